@@ -8,6 +8,14 @@ if __name__ != "stepwell.collectors":  # would hold every class a second time
 from ..buffers.base.package import lazy_names
 
 if TYPE_CHECKING:  # loaded on first access: the command line starts without it
+    from .catalogue.datasets import (
+        DatasetCheck,
+        add_dataset,
+        check_dataset,
+        list_datasets,
+        load_dataset,
+    )
+    from .catalogue.index import Dataset
     from .distributed.collector import GroupLost, Run
     from .distributed.engine import NotEnoughResources, RemoteError
     from .distributed.folders import Folders
@@ -45,6 +53,8 @@ __all__ = [
     "ArchiveReport",
     "CollectReport",
     "Collector",
+    "Dataset",
+    "DatasetCheck",
     "DistributedReport",
     "EpisodeProof",
     "EpisodeReport",
@@ -75,9 +85,13 @@ __all__ = [
     "ValuePolicy",
     "Video",
     "WarmUp",
+    "add_dataset",
     "archive",
+    "check_dataset",
     "env_at",
     "evaluate",
+    "list_datasets",
+    "load_dataset",
     "play",
     "record",
     "resimulate",
@@ -88,6 +102,14 @@ if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
+            "catalogue.datasets": [
+                "DatasetCheck",
+                "add_dataset",
+                "check_dataset",
+                "list_datasets",
+                "load_dataset",
+            ],
+            "catalogue.index": ["Dataset"],
             "loop.collector": ["Collector"],
             "distributed.collector": ["GroupLost", "Run"],
             "distributed.engine": ["NotEnoughResources", "RemoteError"],

@@ -142,6 +142,7 @@ def own_working_folder(  # pyright: ignore[reportUnusedFunction]
 ) -> None:
     """A file that a test writes to a relative path lands in its own temporary folder."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("STEPWELL_CACHE", str(tmp_path / "cache"))  # and not in the user's own
 
 
 DONE = pytest.StashKey[set[str]]()

@@ -33,7 +33,7 @@ FLOORS = (  # a file may import files of its own floor and of those below
     ("collectors/policies",),
     ("collectors/loop",),
     ("collectors/distributed", "collectors/evaluation", "collectors/simulation"),
-    ("collectors/person",),
+    ("collectors/catalogue", "collectors/person"),
     ("collectors",),  # its own file
     ("collectors/cli",),
     ("__init__.py",),

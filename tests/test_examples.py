@@ -37,7 +37,7 @@ NEEDS = {
 STEPS = 200
 GATHER = ["--steps", str(STEPS), "--out", "{out}"]
 # Those that gather nothing have arguments of their own.
-ARGUMENTS = {"make_demo_rom": ["{out}"]}
+ARGUMENTS = {"make_demo_rom": ["{out}"], "offline_from_catalogue": ["--updates", "200"]}
 
 IN_EVERY_RUN = ("own_policy", "sequence_batches")
 

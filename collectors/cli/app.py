@@ -65,6 +65,10 @@ COMMANDS = {
         "publish:pull_data",
         "Fetch a data set of the Hugging Face Hub, or a store at a URL, into a new folder.",
     ),
+    "datasets": (
+        "datasets:datasets",
+        "List the data sets that can be made here; datasets get makes one, check tries its env.",
+    ),
     "archive": (
         "archive:archive_store",
         "Write a store to a small file, which holds actions and seeds instead of what envs show.",
@@ -104,6 +108,10 @@ class _Command(_FlagsWithoutType, TyperCommand):
     pass
 
 
+class _Subgroup(_FlagsWithoutType, TyperGroup):
+    pass
+
+
 class _Group(_FlagsWithoutType, TyperGroup):
     """All commands; a command's module is loaded when it runs, or its own help is asked for."""
 
@@ -119,9 +127,17 @@ class _Group(_FlagsWithoutType, TyperGroup):
 
 @functools.cache
 def _loaded(name: str) -> Any:
-    module, function = COMMANDS[name][0].split(":")
+    module, what = COMMANDS[name][0].split(":")
+    command = getattr(importlib.import_module(f"stepwell.collectors.cli.{module}"), what)
+    if isinstance(command, dict):  # it has commands of its own
+        single = typer.Typer(cls=_Subgroup, rich_markup_mode="rich", add_completion=False)
+        for each, function in command.items():
+            if each:
+                single.command(name=each, cls=_Command)(function)
+            else:
+                single.callback(invoke_without_command=True)(function)
+        return typer.main.get_command(single)
     single = typer.Typer(rich_markup_mode="rich", add_completion=False)
-    command = getattr(importlib.import_module(f"stepwell.collectors.cli.{module}"), function)
     single.command(name=name, cls=_Command)(command)
     return typer.main.get_command(single)
 
@@ -231,6 +247,7 @@ def root(
     stepwell merge runs/a runs/b --out runs/both              join stores
     stepwell filter runs/pong --min-return 18 --out best      keep some episodes
     stepwell archive runs/pong -o pong.swa                    keep its actions
+    stepwell datasets                                         data sets to make
     stepwell export runs/pong --to minari --out pong/my-v0    for other libraries
     stepwell import data.h5 --from d3rlpy --out runs/data     from other libraries
     stepwell push runs/pong user/pong                         to the Hub, or S3

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -31,6 +31,8 @@ from .options import (
 )
 from .output import LiveLine, Part, plural, print_json, print_parts
 
+_CATALOGUE = "A catalogue"
+
 if TYPE_CHECKING:
     from ..simulation.archive import ArchiveReport, RestoreReport
     from ..simulation.remake import EnvSource
@@ -54,24 +56,59 @@ def archive_store(
     lanes: Lanes = None,
     env: MadeBy = None,
     rom: Cartridge = None,
+    index: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="INDEX",
+            help="Add it to this index, a TOML file in the folder of the archive or above; it may "
+            "be new.",
+            rich_help_panel=_CATALOGUE,
+        ),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="The name of the data set, such as maze/random.",
+            rich_help_panel=_CATALOGUE,
+        ),
+    ] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT", help="What chose the actions, in words.", rich_help_panel=_CATALOGUE
+        ),
+    ] = None,
+    license: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="The licence of the archive: cc-by-4.0, mit, other, ...",
+            rich_help_panel=_CATALOGUE,
+        ),
+    ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Write a store to a small file, which holds actions and seeds instead of what envs show.
+    r"""Write a store to a small file, which holds actions and seeds instead of what envs show.
 
     stepwell archive runs/pong -o pong.swa
     stepwell archive runs/pong -o best.swa --episodes 3,10-20
     stepwell restore pong.swa --out runs/pong    makes the store again
+    stepwell archive runs/pong -o ours/pong.swa --index ours/index.toml \
+    --name pong/mine --policy "my own" --license mit
 
     All episodes are played again first, and compared with what is stored.
     Exit codes: 0 it is written, 1 a row differs, 3 some episodes cannot be played.
     """
-    with _exit_on_difference(debug):
+    with exit_on_difference(debug):
         from ..simulation.archive import archive
         from ..simulation.player import played_status
 
         ids = _ids_of(episodes)
+        entry = {"policy": policy, "license": license}
+        _check_entry(index, {"name": name, **entry}, is_part=ids is not None or provable)
         with (
             LiveLine(is_silent=quiet or as_json) as line,
             SequenceReplayBuffer.open(folder, read_only=True) as replay,
@@ -85,10 +122,20 @@ def archive_store(
                 is_proved=not unproved,
                 only_provable=provable,
                 lanes=whole_number("--lanes", lanes),
-                env=_source_of(env),
+                env=source_of(env),
                 rom=rom,
                 progress=line.reporter(played_status(str(folder))),
             )
+            if index is not None:
+                from ..catalogue.datasets import add_dataset
+
+                try:
+                    add_dataset(
+                        index, str(name), out, replay, policy=str(policy), license=str(license)
+                    )
+                except BaseException:
+                    out.unlink()
+                    raise
         before = disk_bytes(folder)
         if as_json:
             more = {"store": str(folder), "path": str(out), "disk_bytes": before}
@@ -125,7 +172,7 @@ def restore_store(
     Exit codes: 0 it is restored, 1 an env shows other rows: then the store has the episodes that
     were equal until then, 3 some episodes cannot be played.
     """
-    with _exit_on_difference(debug):
+    with exit_on_difference(debug):
         from ...buffers.provenance.archive_file import archived_ids
         from ..simulation.archive import restore
         from ..simulation.player import played_status
@@ -141,7 +188,7 @@ def restore_store(
                 target,
                 episodes=None if ids is None else stored_ids(ids, archived_ids(file), file),
                 lanes=whole_number("--lanes", lanes),
-                env=_source_of(env),
+                env=source_of(env),
                 rom=rom,
                 progress=line.reporter(played_status(str(file))),
             )
@@ -153,7 +200,7 @@ def restore_store(
 
 
 @contextmanager
-def _exit_on_difference(debug: bool) -> Generator[None]:
+def exit_on_difference(debug: bool) -> Generator[None]:
     """`exit_on_error`, with exit codes of their own for episodes that are not proved."""
     code = 0
     with exit_on_error(debug, "start again"):
@@ -172,8 +219,23 @@ def _ids_of(episodes: str | None) -> tuple[range, ...] | None:
     return None if episodes is None else parse_ids("--episodes", episodes)
 
 
-def _source_of(env: str | None) -> EnvSource | None:
+def source_of(env: str | None) -> EnvSource | None:
+    """The env that the option ``--env`` names."""
     return None if env is None else id_or_factory(env, "--env")
+
+
+def _check_entry(index: Path | None, entry: Mapping[str, str | None], *, is_part: bool) -> None:
+    """Refuse options of an entry that do not belong together, before the store is played."""
+    given = [each for each, value in entry.items() if value is not None]
+    if index is None and given:
+        raise ValueError(f"--{given[0]}: expected --index with it, the catalogue's file, got none")
+    if index is not None and len(given) < len(entry):
+        missing = next(each for each in entry if each not in given)
+        raise ValueError(f"--index: expected --{missing} with it, got none; give it")
+    if index is not None and is_part:
+        raise ValueError(
+            "--index: expected a whole store, got some episodes of it: filter or copy it first"
+        )
 
 
 def _archive_parts(report: ArchiveReport, before: int, out: Path) -> list[Part]:

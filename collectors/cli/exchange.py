@@ -56,13 +56,14 @@ def _format_names() -> list[str]:
     return list(format_names())
 
 
-def _written_formats() -> list[str]:
+def written_formats() -> list[str]:
+    """Names of the formats that can be exported to."""
     from ...buffers.exchange.formats.format import format_of
 
     return [name for name in _format_names() if format_of(name).export_options is not None]
 
 
-_Options = Annotated[
+FormatOptions = Annotated[
     list[str] | None,
     typer.Option(
         "--option",
@@ -81,13 +82,13 @@ def export(
         typer.Option(
             metavar="FORMAT",
             help="Such as minari: stepwell formats lists them.",
-            autocompletion=_written_formats,
+            autocompletion=written_formats,
         ),
     ],
     out: Annotated[
         str, typer.Option(metavar="OUT", help="New folder or file; for minari, new data set id.")
     ],
-    option: _Options = None,
+    option: FormatOptions = None,
     card: Annotated[
         bool,
         typer.Option("--card", help="Write a card for a hub into the folder: README.md."),
@@ -135,7 +136,7 @@ def export(
         if as_json:
             print_json({**report.to_json(), "source": str(folder), "source_disk_bytes": before})
         elif not quiet:
-            _print_export(report, before, dry_run)
+            print_export(report, before, dry_run)
 
 
 def import_(
@@ -159,7 +160,7 @@ def import_(
             help="Folder of the new store; it must be new or empty. Not needed with --dry-run.",
         ),
     ] = None,
-    option: _Options = None,
+    option: FormatOptions = None,
     codec: Codecs = None,
     max_bytes: Annotated[
         str | None,
@@ -308,7 +309,8 @@ def import_data(
 # Summaries.
 
 
-def _print_export(report: ExportReport, before: int, dry_run: bool) -> None:
+def print_export(report: ExportReport, before: int, dry_run: bool) -> None:
+    """Print what was exported, or would be."""
     notes = [f"  note: {note}" for note in report.notes]
     if dry_run:
         print_parts(

@@ -234,6 +234,23 @@ def restore(
         ValueError: An argument is invalid, the target is in use, the envs cannot be made again, or
             an earlier version wrote the archive.
     """
+    return restore_checked(
+        path, target, episodes=episodes, lanes=lanes, env=env, rom=rom, progress=progress
+    )
+
+
+def restore_checked(
+    path: str | os.PathLike[str],
+    target: SequenceReplayBuffer,
+    *,
+    digest: str | None = None,  # of all rows: with it the target is whole and has it, or is absent
+    episodes: Iterable[int] | None = None,
+    lanes: int | None = None,
+    env: EnvSource | None = None,
+    rom: Rom | None = None,
+    progress: Progress[int, int] = None,
+) -> RestoreReport:
+    """`restore`, for callers who know what must come out."""
     began = time.perf_counter()
     check_progress(progress)
     if not isinstance(target, SequenceReplayBuffer):
@@ -247,9 +264,11 @@ def restore(
                 job.bind(written)
             with _scratch(archived, written.path) as scratch:
                 error = job.play(makers, scratch, lanes, progress)
-                if error is not None and not job.proved & job.wanted:
+                if error is not None and (digest is not None or not job.proved & job.wanted):
                     raise error
                 job.write(scratch, written)
+            if digest is not None and (found := written.digest()) != digest:
+                raise RowsDiffer(f"{path}: expected rows with the digest {digest}, got {found}")
         if error is not None:
             raise error
         index = target.storage.index

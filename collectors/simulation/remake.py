@@ -82,7 +82,7 @@ class EnvMaker:
     @property
     def differences(self) -> list[str]:
         """Versions and facts of the machine that were others when the session was recorded."""
-        return _differences(self.facts)
+        return changed_since(self.facts)
 
 
 def maker_of(
@@ -564,7 +564,8 @@ def _missing_values(facts: Mapping[str, object], spec: Spec) -> dict[str, np.nda
     return found
 
 
-def _differences(facts: Mapping[str, object]) -> list[str]:
+def changed_since(facts: Mapping[str, object]) -> list[str]:
+    """The versions and facts of the machine in facts of a session that are others now."""
     from importlib.metadata import PackageNotFoundError, version  # loads in some 10 ms
 
     found: list[str] = []

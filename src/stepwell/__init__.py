@@ -41,6 +41,7 @@ if TYPE_CHECKING:  # loaded when it is first asked for: the command line begins 
         archive,
         env_at,
         evaluate,
+        load_dataset,
         play,
         record,
         resimulate,
@@ -97,6 +98,7 @@ __all__ = [
     "evaluate",
     "from_gym",
     "from_pettingzoo",
+    "load_dataset",
     "make_atari",
     "make_nes",
     "make_vec",
@@ -119,7 +121,7 @@ _OTHER_NAMES = {
     "HerReplayBuffer": "SequenceReplayBuffer and sample_transitions(relabel=Hindsight(...))",
     "RolloutBuffer": "Collector.rollout(steps)",
     "make": "make_vec(id, num_envs) for envs of a Collector, or gymnasium.make(id)",
-    **dict.fromkeys(("load", "load_dataset", "open"), "SequenceReplayBuffer.open(path)"),
+    **dict.fromkeys(("load", "open"), "SequenceReplayBuffer.open(path)"),
     **dict.fromkeys(("RecordEpisode", "Recorder", "DataCollector"), "record(env, replay)"),
 }
 
@@ -164,6 +166,7 @@ if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
                 "collectors",
                 "env_at",
                 "evaluate",
+                "load_dataset",
                 "play",
                 "record",
                 "resimulate",

@@ -1,0 +1,1 @@
+"""A catalogue of data sets that are made again where they are used."""

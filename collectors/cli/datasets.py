@@ -1,0 +1,291 @@
+"""`stepwell datasets`: the catalogue, a data set of it on this disk, and a try of its env."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import rich.text
+import typer
+
+from ...buffers import SequenceReplayBuffer
+from ...buffers.storage.disk.publish import check_unused, disk_bytes
+from ..loop.report import format_bytes
+from .archive import exit_on_difference, source_of
+from .errors import exit_on_error, sentence_of, show_error
+from .exchange import FormatOptions, parse_options, print_export, written_formats
+from .health import DIFFERS, UNREACHABLE
+from .options import Cartridge, Debug, Json, Lanes, MadeBy, Quiet, whole_number
+from .output import (
+    LiveLine,
+    Part,
+    plural,
+    print_json,
+    print_lines,
+    print_parts,
+    reporting,
+    table,
+    table_console,
+)
+
+if TYPE_CHECKING:
+    from ..catalogue.datasets import DatasetCheck
+    from ..catalogue.index import Dataset
+    from ..simulation.archive import RestoreReport
+
+_SAMPLE = "2"
+
+
+def _names() -> list[str]:
+    from ..catalogue.index import read_index
+
+    return sorted(read_index())
+
+
+Catalogue = Annotated[
+    Path | None,
+    typer.Option(
+        "--index", metavar="FILE", help="The index of another catalogue than Stepwell's own."
+    ),
+]
+
+
+def show(
+    context: typer.Context,
+    *,
+    index: Catalogue = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """List the data sets that can be made here; datasets get makes one, check tries its env.
+
+    stepwell datasets
+    stepwell datasets get atari/pong-random --out runs/random
+    stepwell datasets get cartpole/expert --to npz --out arrays/expert
+    stepwell datasets check atari/pong-random
+    stepwell datasets --index ours/index.toml
+
+    Nothing is downloaded: seeds and actions came with Stepwell, and the env plays them.
+    """
+    with exit_on_error(debug):
+        if context.invoked_subcommand is not None:
+            if index is not None or as_json or debug:
+                raise ValueError(
+                    f"expected options after the command, got them before it: write stepwell "
+                    f"datasets {context.invoked_subcommand} ... with its options at the end"
+                )
+            return
+        from ..catalogue.index import read_index
+
+        found = read_index(index)
+        if as_json:
+            print_json({name: found[name].to_json() for name in sorted(found)})
+        else:
+            _show_table([found[name] for name in sorted(found)])
+
+
+def get(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Of the list.", autocompletion=_names)
+    ],
+    *,
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out", "-o", metavar="NEW", help="New folder, or what export calls OUT with --to."
+        ),
+    ],
+    to: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FORMAT",
+            help="Export it: stepwell formats lists them. The store stays in the cache.",
+            autocompletion=written_formats,
+        ),
+    ] = None,
+    option: FormatOptions = None,
+    index: Catalogue = None,
+    lanes: Lanes = None,
+    env: MadeBy = None,
+    rom: Cartridge = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Make a data set on this machine: its env plays it again, and every row is compared.
+
+    stepwell datasets get atari/pong-random --out runs/random
+    stepwell datasets get cartpole/expert --to minari --out cartpole/expert-v0
+
+    It is there when all of it is there and equal; an error or Ctrl-C leaves nothing behind.
+    Exit codes: 0 it is made, 1 the env shows other rows here, 3 it cannot be played.
+    """
+    with exit_on_difference(debug):
+        if option and to is None:
+            raise ValueError("--option: expected --to with the format that has it, got none")
+        from ..catalogue.datasets import load_dataset, make_dataset
+        from ..catalogue.index import find_dataset
+        from ..simulation.player import played_status
+
+        entry = find_dataset(name, index)
+        if to is None:
+            check_unused(out)
+        with LiveLine(is_silent=quiet or as_json) as line:
+            line.say(f"looking at {name} ...")
+            source, at_once = source_of(env), whole_number("--lanes", lanes)
+            more: Any = {"index": index, "lanes": at_once, "env": source, "rom": rom}
+            more["progress"] = line.reporter(played_status(name))
+            done = make_dataset(entry, out, **more) if to is None else load_dataset(name, **more)
+        if isinstance(done, SequenceReplayBuffer):
+            _export(done, str(to), str(out), option or [], quiet=quiet, as_json=as_json)
+        elif as_json:
+            about = {"dataset": name, "path": str(out), "digest": entry.digest}
+            print_json({**done.to_json(), **about, "disk_bytes": disk_bytes(out)})
+        elif not quiet:
+            print_parts(_made_parts(entry, done, out))
+
+
+def check(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[NAME]", help="Check one of them; without it all.", autocompletion=_names
+        ),
+    ] = None,
+    *,
+    sample: Annotated[
+        str, typer.Option(metavar="N", help="Episodes of each to play, drawn at random.")
+    ] = _SAMPLE,
+    index: Catalogue = None,
+    lanes: Lanes = None,
+    env: MadeBy = None,
+    rom: Cartridge = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Play a sample of a data set, or of each: do its env and packages show the same rows here?
+
+    stepwell datasets check
+    stepwell datasets check atari/pong-random --sample 5
+
+    Nothing is stored. Where rows differ, the versions are named that are others than those with
+    which the data set was made.
+    Exit codes: 0 all rows are equal, 1 some differ, 3 a package is missing, or an env is not the
+    recorded one.
+    """
+    code = 0
+    with exit_on_error(debug, "start again"):
+        from ..catalogue.datasets import check_dataset
+        from ..catalogue.index import find_dataset, read_index
+        from ..simulation.player import played_status
+
+        names = sorted(read_index(index)) if name is None else [find_dataset(name, index).name]
+        count, at_once = whole_number("--sample", sample), whole_number("--lanes", lanes)
+        done: list[DatasetCheck] = []
+        left: dict[str, str] = {}
+        for each in names:
+            with LiveLine(is_silent=quiet or as_json) as line:
+                line.say(f"looking at {each} ...")
+                shown = line.reporter(played_status(each))
+                try:
+                    found = check_dataset(
+                        each,
+                        index=index,
+                        sample=count or 0,
+                        lanes=at_once,
+                        env=source_of(env),
+                        rom=rom,
+                        progress=shown,
+                    )
+                except (ImportError, ValueError) as error:
+                    sentence = sentence_of(error)
+                    if debug or name is not None or sentence is None:
+                        raise
+                    left[each] = sentence
+                    continue
+            done.append(found)
+            if not (quiet or as_json):
+                print_parts(_checked_parts(found))
+            if not found.is_equal and not as_json:
+                show_error(f"{each}: {found.why}")
+        code = DIFFERS if any(not one.is_equal for one in done) else UNREACHABLE if left else 0
+        if as_json:
+            print_json({"checked": [one.to_json() for one in done], "left_out": left})
+        for each, why in left.items():
+            if not as_json:
+                show_error(f"{each}: {why}")
+    if code:
+        raise typer.Exit(code)
+
+
+datasets = {"": show, "get": get, "check": check}
+
+
+def _show_table(found: Sequence[Dataset]) -> None:
+    from ..catalogue.index import spread
+
+    made = table("name", "env", "policy")
+    for column in ("steps", "episodes", "return", "archive", "made"):
+        made.add_column(column, justify="right")
+    made.add_column("licence")
+    for number in (0, 5):
+        made.columns[number].no_wrap = True
+    for one in found:
+        made.add_row(
+            rich.text.Text(one.name, style="bold"),
+            *map(rich.text.Text, (one.env, one.policy)),
+            *(f"{one.steps:,}", f"{one.episodes:,}", spread(one.return_mean, one.return_std)),
+            *(format_bytes(one.archive_bytes), format_bytes(one.store_bytes)),
+            rich.text.Text(one.license),
+        )
+    table_console().print(made)
+    print_lines(["", f"{plural(len(found), 'data set')}; make one: stepwell datasets get NAME"])
+
+
+def _made_parts(entry: Dataset, report: RestoreReport, out: Path) -> list[Part]:
+    sizes = f"{format_bytes(entry.archive_bytes)} -> {format_bytes(disk_bytes(out))}"
+    return [
+        Part(plural(report.episodes, "episode"), style="bold"),
+        Part(plural(report.steps, "step"), style="bold"),
+        Part(sizes),
+        Part("equal rows"),
+        Part(f"digest {entry.digest}"),
+        Part(f"{report.seconds:,.1f} s"),
+        Part(f"in {out}", style="bold"),
+    ]
+
+
+def _checked_parts(found: DatasetCheck) -> list[Part]:
+    parts = [
+        Part(found.name, style="bold"),
+        Part("equal") if found.is_equal else Part("DIFFERS", style="bold red"),
+        Part(plural(found.episodes, "episode")),
+    ]
+    if found.is_equal:
+        parts.append(Part(plural(found.steps, "step")))
+    if found.changed:
+        parts.append(Part(f"other versions: {', '.join(found.changed)}", style="yellow"))
+    return parts
+
+
+def _export(
+    replay: SequenceReplayBuffer,
+    to: str,
+    out: str,
+    option: Sequence[str],
+    *,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    from ...buffers.exchange.formats.exporting import export_episodes, export_status
+
+    options = parse_options(option)
+    with replay, reporting(export_status, replay.path, is_silent=quiet or as_json) as progress:
+        before = replay.nbytes
+        report = export_episodes(replay, to, out, options=options, progress=progress)
+    if as_json:
+        print_json({**report.to_json(), "source": str(replay.path), "source_disk_bytes": before})
+    elif not quiet:
+        print_export(report, before, dry_run=False)
