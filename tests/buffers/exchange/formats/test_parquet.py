@@ -140,8 +140,7 @@ def test_without_pyarrow_the_error_gives_the_install_command(
 
 def test_datasets_of_huggingface_gives_rows_of_the_right_shapes(tmp_path: Path) -> None:
     # Not "datasets" alone, as a folder of examples/ has that name.
-    pytest.importorskip("datasets.load", reason="needs HuggingFace's datasets")
-    import datasets
+    datasets = pytest.importorskip("datasets.load", reason="needs HuggingFace's datasets")
 
     fields = [
         Field("observation/picture", "uint8", (16, 18, 3), "zstd"),
