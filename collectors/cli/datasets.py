@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -124,13 +124,17 @@ def get(
     with exit_on_difference(debug):
         if option and to is None:
             raise ValueError("--option: expected --to with the format that has it, got none")
+        from ...buffers.exchange.formats.exporting import checked_target
         from ..catalogue.datasets import load_dataset, make_dataset
         from ..catalogue.index import find_dataset
         from ..simulation.player import played_status
 
         entry = find_dataset(name, index)
+        options = parse_options(option or [])
         if to is None:
             check_unused(out)
+        else:
+            checked_target(to, out, options)  # playing can take minutes
         with LiveLine(is_silent=quiet or as_json) as line:
             line.say(f"looking at {name} ...")
             source, at_once = source_of(env), whole_number("--lanes", lanes)
@@ -138,7 +142,7 @@ def get(
             more["progress"] = line.reporter(played_status(name))
             done = make_dataset(entry, out, **more) if to is None else load_dataset(name, **more)
         if isinstance(done, SequenceReplayBuffer):
-            _export(done, str(to), str(out), option or [], quiet=quiet, as_json=as_json)
+            _export(done, str(to), str(out), options, quiet=quiet, as_json=as_json)
         elif as_json:
             about = {"dataset": name, "path": str(out), "digest": entry.digest}
             print_json({**done.to_json(), **about, "disk_bytes": disk_bytes(out)})
@@ -274,14 +278,13 @@ def _export(
     replay: SequenceReplayBuffer,
     to: str,
     out: str,
-    option: Sequence[str],
+    options: Mapping[str, object],
     *,
     quiet: bool,
     as_json: bool,
 ) -> None:
     from ...buffers.exchange.formats.exporting import export_episodes, export_status
 
-    options = parse_options(option)
     with replay, reporting(export_status, replay.path, is_silent=quiet or as_json) as progress:
         before = replay.nbytes
         report = export_episodes(replay, to, out, options=options, progress=progress)

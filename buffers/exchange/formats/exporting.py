@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from ...base.errors import NotEnoughData
 from ...base.progress import (
@@ -123,13 +124,7 @@ def export_episodes(
     """
     began = time.perf_counter()
     check_progress(progress)
-    format_ = format_of(to)
-    if format_.export_options is None:
-        raise ValueError(
-            f"format: expected one that is written, got {format_.name!r}, which is only read; "
-            f"choose another (see `stepwell formats`)"
-        )
-    chosen_options = parse_options(format_.export_options, options or {}, f"format {format_.name}")
+    format_, chosen_options, place = checked_target(to, out, options)
     check_license(license)
     if (card and format_.kind != "folder") or (license is not None and not card):
         raise ValueError(
@@ -139,8 +134,6 @@ def export_episodes(
             else f"license: expected none without a card, got {license!r}; ask for one (card=True, "
             f"--card)"
         )
-    place = format_.place(os.fspath(out), chosen_options)
-    check_unused(place, format_.kind)
     chosen, source, not_ranked = _chosen(replay, keep)
     # A writer refuses what the format cannot hold, but makes no file until it begins: a dry run
     # stops between the two, and refuses what the run would.
@@ -160,6 +153,22 @@ def export_episodes(
         job = _Job(format_, writer, function, began, report, finish)
         report = job.run(_episodes(replay, chosen), replay.path)
     return replace(report, notes=(*report.notes, *not_ranked))
+
+
+def checked_target(
+    to: str | Format, out: str | os.PathLike[str], options: Mapping[str, object] | None
+) -> tuple[Format, Any, Path]:
+    """The format of an export, its options, and where it goes, which is not in use."""
+    format_ = format_of(to)
+    if format_.export_options is None:
+        raise ValueError(
+            f"format: expected one that is written, got {format_.name!r}, which is only read; "
+            f"choose another (see `stepwell formats`)"
+        )
+    chosen = parse_options(format_.export_options, options or {}, f"format {format_.name}")
+    place = format_.place(os.fspath(out), chosen)
+    check_unused(place, format_.kind)
+    return format_, chosen, place
 
 
 def export_status(report: ExportReport) -> Status:

@@ -67,6 +67,26 @@ def test_a_data_set_is_exported_in_one_go(stepwell: CommandLine, entry: Dataset)
     assert not Path("x").exists()
 
 
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        ("--to hdf6 --out x", "hdf6|hdf5"),
+        ("--to memmap-replay-buffer --out x", "only read"),
+        ("--to npz --out ours", "ours"),
+        ("--to npz --out x --option nothing=1", "nothing"),
+    ],
+)
+def test_an_export_that_cannot_be_is_refused_before_anything_is_played(
+    stepwell: CommandLine, entry: Dataset, words: str, parts: str
+) -> None:
+    del entry
+    said = stepwell(f"datasets get pole/random --index ours/index.toml --lanes 1 {words}")
+    assert (said.code, said.err.count("\n")) == (2, 1)
+    assert has_parts(said.err, parts)
+    assert not Path("cache").exists()
+    assert not Path("x").exists()
+
+
 def test_a_sample_is_checked(stepwell: CommandLine, entry: Dataset) -> None:
     for name in ("pole/random", ""):
         said = stepwell(f"datasets check {name} --index ours/index.toml --lanes 1")
