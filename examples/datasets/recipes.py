@@ -2,6 +2,7 @@
 
 import itertools
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -212,11 +213,16 @@ def cartridges() -> dict[str, Recipe]:
     from demo_rom import build_rom
 
     game = Path(__file__).parents[1] / "demo_rom" / "game"
+
+    def envs() -> Any:
+        with tempfile.TemporaryDirectory() as folder:
+            rom = Path(folder) / "stepwell-demo.nes"
+            rom.write_bytes(build_rom())
+            return sw.make_nes(rom, 4, backend="cynes", game=game, max_frames=3600, num_workers=0)
+
     return {
         name: Recipe(
-            envs=lambda: sw.make_nes(
-                build_rom(), 4, backend="cynes", game=game, max_frames=3600, num_workers=0
-            ),
+            envs=envs,
             policy=policy,
             words=words,
             steps=5_000,
