@@ -37,7 +37,6 @@ _FORMATS: Final = {
     "parquet": "parquet:ParquetFormat",
     "lerobot": "lerobot:LeRobotFormat",
     "rlds": "rlds:RldsFormat",
-    "memmap-replay-buffer": "memmap:MemmapFormat",
 }
 
 
