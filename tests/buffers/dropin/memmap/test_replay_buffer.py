@@ -528,7 +528,7 @@ def test_the_code_of_the_migration_page_copies_a_folder_of_the_original(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "old").mkdir()
     steps = np.arange(3 * 4).reshape(3, 4)
-    arrays = {
+    arrays: dict[str, np.ndarray] = {
         "state.data": np.repeat(steps[..., None], 2, axis=2).astype(np.float32),
         "action.data": steps.astype(np.int32),
         "reward.data": steps.astype(np.float32) / 2,
@@ -541,7 +541,7 @@ def test_the_code_of_the_migration_page_copies_a_folder_of_the_original(
         np.save(tmp_path / "old" / f"{name}.npy", array)
     page = (CHECKOUT / "docs" / "migrate.md").read_text()
     (block,) = re.findall(r"```python\n(old, fields.*?)```", page, re.DOTALL)
-    fields = {"state": ("float", 2), "action": "int", "reward": "float"}
+    fields: dict[str, Any] = {"state": ("float", 2), "action": "int", "reward": "float"}
     with ReplayBuffer("new", 3, 4, fields, {"task_id": "int"}) as buffer:
         exec(block, {"np": np, "episodes": buffer})
         stored = list(buffer.replay.iter_episodes())
