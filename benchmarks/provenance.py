@@ -7,7 +7,9 @@
 
 Each round collects a new store of each env with random actions, proves it, archives it and restores
 it, so that drift affects all alike. Costs are CPU time of this process and its workers, with the
-making of the envs, and are compared round by round to that of collecting the same rows.
+making of the envs, and are compared round by round to that of collecting the same rows. The bare
+emulator plays as many frames with random actions, in one process for each core, and returns the
+last picture of each step in grey: times as fast as it says how much of a restore is the emulator.
 
 With --before, two processes for each env, one of each tree, collect in turns in short bursts: a
 figure is the 25 % quantile of the bursts, and the ratio of each burst to the one beside it.
@@ -19,13 +21,16 @@ import argparse
 import contextlib
 import importlib.util
 import json
+import multiprocessing
 import os
+import re
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,12 +62,14 @@ class Case:
         steps: Env steps of a store.
         needs: A package that the env needs and Stepwell does not.
         has_rom: The env is made of the cartridge.
+        game: The Atari game that the bare emulator plays.
     """
 
     make: Callable[[Setting], VectorEnv[Any, Any, Any]]
     steps: int
     needs: str = "stepwell"
     has_rom: bool = False
+    game: str = ""
 
 
 def _atari(game: str, **settings: Any) -> Callable[[Setting], VectorEnv[Any, Any, Any]]:
@@ -78,10 +85,10 @@ def _demo(setting: Setting) -> VectorEnv[Any, Any, Any]:
 
 
 CASES: dict[str, Case] = {
-    "Pong": Case(_atari("Pong"), 100_000),
+    "Pong": Case(_atari("Pong"), 100_000, game="Pong"),
     "Pong, native": Case(_atari("Pong", backend="native"), 100_000),
-    "Seaquest": Case(_atari("Seaquest"), 100_000),
-    "Montezuma": Case(_atari("MontezumaRevenge"), 100_000),
+    "Seaquest": Case(_atari("Seaquest"), 100_000, game="Seaquest"),
+    "Montezuma": Case(_atari("MontezumaRevenge"), 100_000, game="MontezumaRevenge"),
     "demo cartridge": Case(_demo, 50_000, "cynes", has_rom=True),
     "CartPole": Case(_gymnasium("CartPole-v1"), 100_000),
     "HalfCheetah": Case(_gymnasium("HalfCheetah-v5"), 100_000, "mujoco"),
@@ -117,7 +124,33 @@ def measure(name: str, case: Case, setting: Setting, steps: int) -> dict[str, fl
         with _timed("restoring", found):
             with sw.SequenceReplayBuffer(Path(folder) / "restored") as restored:
                 sw.restore(archive, restored, rom=rom)
+    if case.game:
+        cores = os.cpu_count() or 1
+        with multiprocessing.Pool(cores) as pool:
+            pool.map(partial(_play_bare, case.game), [10] * cores)  # all are there
+            begin = time.perf_counter()
+            pool.map(partial(_play_bare, case.game), [round(found["steps"]) // cores] * cores, 1)
+            found["bare emulator"] = time.perf_counter() - begin
     return found
+
+
+def _play_bare(game: str, steps: int) -> None:
+    """Play steps of 4 frames by ale-py alone, with the default sticky actions."""
+    import ale_py
+    from ale_py.roms import get_rom_path
+
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+    emulator = ale_py.ALEInterface()
+    path = get_rom_path(re.sub(r"(?<!^)(?=[A-Z])", "_", game).lower())
+    assert path is not None
+    emulator.loadROM(path)
+    actions = np.random.default_rng(0).choice(emulator.getMinimalActionSet(), steps)
+    for action in actions.tolist():
+        for _ in range(4):
+            emulator.act(action)
+        if emulator.game_over():
+            emulator.reset_game()
+        emulator.getScreenGrayscale()
 
 
 @contextlib.contextmanager
@@ -138,6 +171,7 @@ def envs_table(measured: Mapping[str, list[dict[str, float]]]) -> str:
     head = (
         *("env", "steps", "store, bytes a step", ".swa, bytes a step", "smaller by"),
         *("collected rows/s", "proved rows/s", "CPU of a proof", "of restoring"),
+        "restoring to the bare emulator",
     )
     lines: list[tuple[str, ...]] = []
     for name, found in measured.items():
@@ -154,6 +188,9 @@ def envs_table(measured: Mapping[str, list[dict[str, float]]]) -> str:
                 f"{np.median(store / swa):,.0f} times",
                 *(f"{np.median(speed):,.0f}" for speed in speeds),
                 *(f"{np.median(c):.2f} ({c.min():.2f}-{c.max():.2f})" for c in costs),
+                f"{np.median(figures['bare emulator'] / figures['restoring']):.2f}"
+                if "bare emulator" in figures
+                else "",
             )
         )
     return rounds.table(head, lines)

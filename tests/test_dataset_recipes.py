@@ -11,14 +11,14 @@ import make
 import recipes
 import stepwell as sw
 from stepwell.collectors import Dataset, list_datasets
+from stepwell.collectors.catalogue.index import EXTRAS
 from support.needed import skip_without
+from support.programs import run_python
 from support.tiers import proofs_but
 
 SHIPPED = {one.name: one for one in list_datasets()}
 IN_EVERY_RUN = ("cartpole/expert",)
-SMALL = [
-    name for name in SHIPPED if not name.startswith(("atari/", "nes/", "lunarlander/", "minigrid/"))
-]
+SMALL = [name for name, one in SHIPPED.items() if not (one.extra or name.startswith("atari/"))]
 
 
 def test_each_data_set_has_a_recipe() -> None:
@@ -41,10 +41,14 @@ def test_a_recipe_makes_the_rows_that_are_shipped(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(set(SHIPPED) - set(SMALL)))
 def test_a_large_recipe_makes_the_rows_that_are_shipped(name: str) -> None:
     recipe = recipes.all_recipes()[name]
-    skip_without(
-        {"box2d": ["Box2D"], "minigrid": ["minigrid"], "nes": ["cynes"]}.get(recipe.extra, [])
-    )
+    skip_without([EXTRAS[recipe.extra].module] if recipe.extra else [])
     assert make.collected(recipe).digest() == SHIPPED[name].digest
+
+
+def test_the_script_that_makes_them_knows_its_recipes_in_any_folder(tmp_path: Path) -> None:
+    done = run_python(make.__file__, "frozenlake/exprt", "--out", str(tmp_path / "out"), code=2)
+    assert "frozenlake/expert" in done.stderr
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_made_data_set_is_in_the_index_and_can_be_loaded(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import importlib
 import json
 import math
 import os
@@ -40,12 +41,13 @@ class _Extra(NamedTuple):
 
     module: str
     install: str  # argument of `pip install`
+    games: str = ""  # our module that registers ids for its envs, where it has none itself
 
 
 EXTRAS: Mapping[str, _Extra] = {
     "box2d": _Extra("Box2D", "'gymnasium[box2d]'"),
     "minigrid": _Extra("minigrid", "minigrid"),
-    "mpe2": _Extra("mpe2", "mpe2 'stepwell[pettingzoo]'"),
+    "mpe2": _Extra("mpe2", "mpe2 'stepwell[pettingzoo]'", ".games"),
     "nes": _Extra("cynes", "'stepwell[nes]'"),
 }
 """What an index may ask for: nothing else is imported because a file names it."""
@@ -102,6 +104,8 @@ class Dataset:
         if self.extra:
             extra = EXTRAS[self.extra]
             load_library(extra.module, f"the data set {self.name}", install=extra.install)
+            if extra.games:
+                importlib.import_module(extra.games, __package__)
 
 
 def read_index(path: str | os.PathLike[str] | None = None) -> dict[str, Dataset]:

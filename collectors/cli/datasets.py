@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import rich.padding
 import rich.text
 import typer
 
@@ -25,7 +26,6 @@ from .output import (
     print_lines,
     print_parts,
     reporting,
-    table,
     table_console,
 )
 
@@ -228,23 +228,24 @@ datasets = {"": show, "get": get, "check": check}
 
 
 def _show_table(found: Sequence[Dataset]) -> None:
+    """A line of figures for each data set, and one below that says what it is."""
     from ..catalogue.index import spread
 
-    made = table("name", "env", "policy")
-    for column in ("steps", "episodes", "return", "archive", "made"):
-        made.add_column(column, justify="right")
-    made.add_column("licence")
-    for number in (0, 5):
-        made.columns[number].no_wrap = True
+    rows = [("name", "steps", "episodes", "return", "archive", "made")]
     for one in found:
-        made.add_row(
-            rich.text.Text(one.name, style="bold"),
-            *map(rich.text.Text, (one.env, one.policy)),
-            *(f"{one.steps:,}", f"{one.episodes:,}", spread(one.return_mean, one.return_std)),
-            *(format_bytes(one.archive_bytes), format_bytes(one.store_bytes)),
-            rich.text.Text(one.license),
-        )
-    table_console().print(made)
+        sizes = map(format_bytes, (one.archive_bytes, one.store_bytes))
+        returns = spread(one.return_mean, one.return_std)
+        rows.append((one.name, f"{one.steps:,}", f"{one.episodes:,}", returns, *sizes))
+    name, *widths = (max(map(len, column)) for column in zip(*rows, strict=True))
+    console = table_console()
+    for row, entry in zip(rows, [None, *found], strict=True):
+        line = rich.text.Text(row[0].ljust(name), style="bold")
+        for cell, width in zip(row[1:], widths, strict=True):
+            line.append(f"  {cell:>{width}}", style="" if entry else "bold")
+        console.print(line, no_wrap=True, soft_wrap=True)
+        if entry is not None:
+            about = rich.text.Text(f"{entry.env}, {entry.policy} ({entry.license})", style="dim")
+            console.print(rich.padding.Padding(about, (0, 0, 0, 4), expand=False))
     print_lines(["", f"{plural(len(found), 'data set')}; make one: stepwell datasets get NAME"])
 
 

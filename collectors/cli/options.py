@@ -106,11 +106,21 @@ License = Annotated[
     ),
 ]
 
+
 # Output.
+def _only_json(context: typer.Context, is_wanted: bool) -> bool:
+    if is_wanted:
+        from .output import only_json  # loads rich
+
+        context.with_resource(only_json())
+    return is_wanted
+
+
 Json = Annotated[
     bool,
     typer.Option(
         "--json",
+        callback=_only_json,
         help="Print one JSON object and nothing else.",
         rich_help_panel=_OUTPUT,
     ),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import TypeVar
+from contextlib import ExitStack, contextmanager, redirect_stdout
+from typing import TextIO, TypeVar
 
 import rich.box
 import rich.console
@@ -76,9 +78,32 @@ def print_lines(lines: Sequence[str]) -> None:
         console.print(line, markup=False)
 
 
+_json_outputs: list[TextIO] = []
+
+
+@contextmanager
+def only_json() -> Generator[None]:
+    """Keep standard output for `print_json`: what envs print, here and in workers, is an error's.
+
+    Levels of minigrid, for instance, print what they reject.
+    """
+    with ExitStack() as stack:
+        kept = sys.stdout
+        if kept is sys.__stdout__:  # else it is not the process's own, as in tests and notebooks
+            kept.flush()
+            number, other = kept.fileno(), sys.stderr.fileno()
+            kept = stack.enter_context(os.fdopen(os.dup(number), "w"))
+            stack.callback(os.dup2, kept.fileno(), number)
+            os.dup2(other, number)
+        stack.enter_context(redirect_stdout(sys.stderr))
+        _json_outputs.append(kept)
+        stack.callback(_json_outputs.remove, kept)
+        yield
+
+
 def print_json(value: Mapping[str, object]) -> None:
     """Print a JSON object in one line."""
-    rich.console.Console(soft_wrap=True).out(json.dumps(value), highlight=False)
+    print(json.dumps(value), file=_json_outputs[-1] if _json_outputs else None, flush=True)
 
 
 def table_console() -> rich.console.Console:

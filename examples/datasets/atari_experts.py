@@ -7,7 +7,7 @@ import numpy as np
 
 Ram = np.ndarray
 Rule = Callable[[Sequence[Ram], int], int]
-"""The action for the RAM of now and of the two steps before, and for the last action."""
+"""The action for the RAM of now and of the step before, and for the last action."""
 
 FIRE, RIGHT, LEFT = 1, 2, 3  # of Breakout; Pong's paddle goes up with RIGHT
 
@@ -18,13 +18,13 @@ class RamPolicy:
     def __init__(self, envs: Any, rule: Rule) -> None:
         self._emulators = [env.unwrapped.ale for env in envs.envs]
         self._rule = rule
-        self._seen = [[self._ram(one)] * 3 for one in self._emulators]
+        self._seen = [[self._ram(one)] * 2 for one in self._emulators]
         self._last = [0] * len(self._emulators)
 
     def __call__(self, observation: np.ndarray, is_first: np.ndarray) -> np.ndarray:
         """The actions [N]."""
         now = [self._ram(one) for one in self._emulators]
-        self._seen = [[ram, *seen[:2]] for ram, seen in zip(now, self._seen, strict=True)]
+        self._seen = [[ram, seen[0]] for ram, seen in zip(now, self._seen, strict=True)]
         self._last = list(map(self._rule, self._seen, self._last))
         return np.array(self._last)
 
@@ -34,26 +34,18 @@ class RamPolicy:
 
 
 def pong(seen: Sequence[Ram], last: int) -> int:
-    """Wait where the ball will come, and hit it with the paddle's lower edge, which makes it steep.
+    """Meet the ball with the paddle's upper edge, which makes it steep; else wait near the middle.
 
     An action moves the paddle by 9 pixels in its own step and by as many in the next.
     """
-    (x, y), (x1, y1), (x2, y2) = ((int(ram[49]), int(ram[54])) for ram in seen)
+    (x, y), (x1, y1) = ((int(ram[49]), int(ram[54])) for ram in seen)
     if y == 0:
         return 0
+    goal = (y + 5 * 125) / 6
     if x > x1 and y1:
-        rise, run = y - y1, x - x1
-        rise_before, run_before = y1 - y2, x1 - x2
-        slope = rise / run
-        if run_before > 0 and y2:
-            if rise * rise_before >= 0 and abs(rise - rise_before) <= 3:
-                slope = (rise + rise_before) / (run + run_before)
-            elif abs(rise_before) > abs(rise):  # it came back from the wall between the two
-                sign = np.sign(rise) or -np.sign(rise_before)
-                slope = float(sign * abs(rise_before) / run_before)
-        y = round(reflected(y + slope * (188 - x), 44, 207))
-    edge = int(seen[0][51]) + 14 + {LEFT: 9, RIGHT: -9}.get(last, 0)
-    return LEFT if y > edge + 5 else RIGHT if y < edge - 5 else 0
+        goal = reflected(2 * y - y1, 44, 207)
+    edge = int(seen[0][51]) + 1 + {LEFT: 9, RIGHT: -9}.get(last, 0)
+    return LEFT if goal > edge + 5 else RIGHT if goal < edge - 5 else 0
 
 
 def breakout(seen: Sequence[Ram], last: int) -> int:
@@ -61,7 +53,7 @@ def breakout(seen: Sequence[Ram], last: int) -> int:
 
     As in Pong, half of an action's way is gone in the next step: 11 pixels of 22.
     """
-    (x, y), (x1, y1) = ((int(ram[99]), int(ram[101])) for ram in seen[:2])
+    (x, y), (x1, y1) = ((int(ram[99]), int(ram[101])) for ram in seen)
     if y == 0:
         return FIRE
     goal = float(x)

@@ -54,8 +54,12 @@ def main() -> None:
     parser.add_argument("names", nargs="*", default=["*"], help="names, with * for any text")
     parser.add_argument("--out", type=Path, default=Path("runs/catalogue"))
     options = parser.parse_args()
+    known = recipes.all_recipes()
+    for each in options.names:
+        if not fnmatch.filter(known, each):
+            parser.error(f"{each}: expected the name of a recipe, such as {', '.join(known)}")
     options.out.mkdir(parents=True, exist_ok=True)
-    for name, recipe in recipes.all_recipes().items():
+    for name, recipe in known.items():
         if any(fnmatch.fnmatch(name, each) for each in options.names):
             entry = made(name, recipe, options.out)
             print(f"{name}: {entry.digest}, {entry.archive_bytes:,} bytes", flush=True)

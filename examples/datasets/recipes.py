@@ -1,6 +1,8 @@
 """The recipes of Stepwell's catalogue: envs, policy, seed and length of each data set."""
 
 import itertools
+import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -13,8 +15,10 @@ import numpy as np
 import atari_experts as atari
 import controllers
 import stepwell as sw
+from stepwell.collectors.catalogue import games
 
 RANDOM = "random"
+sys.path.append(str(Path(__file__).parents[1]))  # where demo_rom is
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,16 +86,16 @@ def atari_games() -> dict[str, Recipe]:
             steps=100_000,
             info={"lives": -1},
         )
-    for game, level, rule, words in (
-        ("Pong", "medium", atari.pong, "rules that read the RAM: the paddle's edge to the ball"),
-        ("Breakout", "expert", atari.breakout, "rules that read the RAM: meet the ball"),
-        ("Freeway", "expert", atari.freeway, "always up"),
+    for game, rule, words in (
+        ("Pong", atari.pong, "rules that read the RAM: the paddle's edge to the ball"),
+        ("Breakout", atari.breakout, "rules that read the RAM: meet the ball"),
+        ("Freeway", atari.freeway, "always up"),
     ):
-        found[f"atari/{game.lower()}-{level}"] = Recipe(
+        found[f"atari/{game.lower()}-expert"] = Recipe(
             envs=partial(sw.make_atari, game, 4, backend="python", num_workers=0),
             policy=partial(atari.RamPolicy, rule=rule),
             words=words,
-            steps=20_000 if game == "Pong" else 10_000,  # its games are long
+            steps=32_000 if game == "Pong" else 10_000,  # its games are long
             info={"lives": -1},
         )
     return found
@@ -151,21 +155,57 @@ def tables() -> dict[str, Recipe]:
     }
 
 
+class Bots:
+    """Plays levels of BabyAI in this process by minigrid's own bot, which sees the whole grid."""
+
+    def __init__(self, envs: Any) -> None:
+        self._envs = [env.unwrapped for env in envs.envs]
+        self._bots: list[Any] = [None] * len(self._envs)
+
+    def __call__(self, observation: Any, is_first: np.ndarray) -> np.ndarray:
+        """The actions [N]."""
+        from minigrid.utils.baby_ai_bot import BabyAIBot
+
+        for i in np.flatnonzero(is_first):
+            self._bots[i] = BabyAIBot(self._envs[i])
+        return np.array([int(bot.replan()) for bot in self._bots])
+
+
 def missions() -> dict[str, Recipe]:
     """Games with a mission in words, of minigrid."""
     return {
-        f"{name}/random": Recipe(
+        name: Recipe(
             envs=partial(sw.make_vec, f"minigrid:{env}", 4, num_workers=0),
-            policy=random_policy,
-            words=RANDOM,
+            policy=policy,
+            words=words,
             steps=10_000,
             extra="minigrid",
         )
-        for name, env in (
-            ("minigrid/doorkey-5x5", "MiniGrid-DoorKey-5x5-v0"),
-            ("minigrid/fetch-5x5", "MiniGrid-Fetch-5x5-N2-v0"),
+        for name, env, policy, words in (
+            ("minigrid/doorkey-5x5/random", "MiniGrid-DoorKey-5x5-v0", random_policy, RANDOM),
+            ("minigrid/fetch-5x5/random", "MiniGrid-Fetch-5x5-N2-v0", random_policy, RANDOM),
+            ("babyai/gotolocal/random", "BabyAI-GoToLocal-v0", random_policy, RANDOM),
+            ("babyai/gotolocal/expert", "BabyAI-GoToLocal-v0", Bots, "minigrid's bot"),
         )
     }
+
+
+def many_agents() -> dict[str, Recipe]:
+    """A game of mpe2, in which three agents cover three landmarks."""
+    return {
+        "mpe2/simple-spread/random": Recipe(
+            envs=partial(sw.make_vec, f"{games.__name__}:{games.SPREAD}", 4, num_workers=0),
+            policy=random_policy,
+            words=RANDOM,
+            steps=10_000,
+            extra="mpe2",
+        )
+    }
+
+
+def run_right(observation: np.ndarray) -> np.ndarray:
+    """RIGHT with A held."""
+    return np.full(len(observation), 2)
 
 
 def cartridges() -> dict[str, Recipe]:
@@ -173,22 +213,31 @@ def cartridges() -> dict[str, Recipe]:
     from demo_rom import build_rom
 
     game = Path(__file__).parents[1] / "demo_rom" / "game"
+
+    def envs() -> Any:
+        with tempfile.TemporaryDirectory() as folder:
+            rom = Path(folder) / "stepwell-demo.nes"
+            rom.write_bytes(build_rom())
+            return sw.make_nes(rom, 4, backend="cynes", game=game, max_frames=3600, num_workers=0)
+
     return {
-        "nes/demo-random": Recipe(
-            envs=lambda: sw.make_nes(
-                build_rom(), 4, backend="cynes", game=game, max_frames=3600, num_workers=0
-            ),
-            policy=random_policy,
-            words=RANDOM,
-            steps=10_000,
+        name: Recipe(
+            envs=envs,
+            policy=policy,
+            words=words,
+            steps=5_000,
             info={"score": -1, "lives": -1},
             extra="nes",
             rom="nes/demo.rom",
+        )
+        for name, policy, words in (
+            ("nes/demo-random", random_policy, RANDOM),
+            ("nes/demo-runner", partial(mixed, run_right, 0.2), "runs right, 20% random"),
         )
     }
 
 
 def all_recipes() -> dict[str, Recipe]:
     """All of them, by name."""
-    families = controlled, tables, missions, cartridges, atari_games
+    families = controlled, tables, missions, many_agents, cartridges, atari_games
     return dict(itertools.chain.from_iterable(family().items() for family in families))

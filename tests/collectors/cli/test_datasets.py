@@ -35,7 +35,7 @@ def test_the_catalogue_is_listed(stepwell: CommandLine) -> None:
 def test_a_catalogue_of_ones_own_is_listed(stepwell: CommandLine, entry: Dataset) -> None:
     said = stepwell("datasets --index ours/index.toml")
     assert has_parts(
-        said.out.replace("\n", " "), "pole/random|CartPole-v1|random|150|mit|1 data set"
+        said.out.replace("\n", " "), "pole/random|150|CartPole-v1, random (mit)|1 data set"
     )
     assert json.loads(stepwell("datasets --index ours/index.toml --json").out) == {
         entry.name: entry.to_json()

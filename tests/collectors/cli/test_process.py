@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import pty
 import re
@@ -34,6 +35,21 @@ def test_bad_input_goes_to_stderr_with_exit_code_2() -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("stepwell: unknown env")
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("workers", ["0", "1"])
+def test_what_an_env_prints_is_not_in_the_json(workers: str) -> None:
+    Path("loud.py").write_text(
+        "import gymnasium\n"
+        "def make():\n"
+        "    print('made an env')\n"
+        "    return gymnasium.make('CartPole-v1')\n"
+    )
+    command = "collect loud:make --num-envs 1 --steps 9 --out a --json --workers"
+    done = run(*command.split(), workers)
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["total_steps"] == 9
+    assert "made an env" in done.stderr
 
 
 @pytest.mark.proof
