@@ -13,6 +13,7 @@ import typer
 from ...buffers import Codec, SequenceReplayBuffer
 from ...buffers.base.memory_limit import bounded_memory
 from ...buffers.base.package import __version__
+from ...buffers.storage.disk.publish import is_inside
 from ...buffers.storage.disk.storage import DiskStorage
 from ..loop.report import format_bytes
 from .errors import exit_on_error
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from ...buffers.exchange.formats.format import Format
     from ...buffers.exchange.formats.importing import ImportReport
 
+_MEMMAP = "memmap-replay-buffer"
 _VERSIONS = {"stepwell": __version__, "numpy": np.__version__}
 
 
@@ -184,6 +186,11 @@ def import_(
 
     The data set is only read, and nothing in it is unpickled or run. Notes in the
     output name what it does not contain, such as how its episodes ended.
+
+    In a folder of memmap-replay-buffer you name the fields of a step:
+
+    stepwell import old --from memmap-replay-buffer --out rows \
+    --option observation=obs --option action=act --option reward=rew
     """
     with exit_on_error(debug, "start again"):
         options = parse_options(option or [])
@@ -266,6 +273,11 @@ def import_data(
     as_json: bool = False,
 ) -> None:
     """Read the data set into a new store, or show what is in it."""
+    if from_ == _MEMMAP and out is not None and is_inside(out, Path(source)):
+        raise ValueError(
+            f"--out {out}: expected a folder outside of {source}, which is only read; choose "
+            f"another folder"
+        )
     if out is not None and DiskStorage.exists(out):
         raise ValueError(
             f"--out {out} holds a store already: expected a new or empty folder; choose "

@@ -3,6 +3,7 @@
 Names and behaviour are those of the original's description; docs/migrate.md lists the differences.
 """
 
+from .original import OriginalEpisode, OriginalFolder
 from .replay_buffer import ReplayBuffer
 
-__all__ = ["ReplayBuffer"]
+__all__ = ["OriginalEpisode", "OriginalFolder", "ReplayBuffer"]

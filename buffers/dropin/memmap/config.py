@@ -309,7 +309,7 @@ def missing_marker(folder: Path) -> ValueError:
     if (folder / "metadata.pkl").exists():
         return ValueError(
             f"{folder} was written by memmap-replay-buffer (metadata.pkl), expected a folder of "
-            f"this class: docs/migrate.md reads its episodes with numpy; store them in a new one"
+            f"this class: read its episodes with OriginalFolder, and store them in a new one"
         )
     return ValueError(
         f"{folder} holds no buffer, expected a folder with a {_FILE}: make one, or give another "

@@ -37,6 +37,7 @@ _FORMATS: Final = {
     "parquet": "parquet:ParquetFormat",
     "lerobot": "lerobot:LeRobotFormat",
     "rlds": "rlds:RldsFormat",
+    "memmap-replay-buffer": "memmap:MemmapFormat",
 }
 
 

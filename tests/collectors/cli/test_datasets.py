@@ -71,7 +71,7 @@ def test_a_data_set_is_exported_in_one_go(stepwell: CommandLine, entry: Dataset)
     ("words", "parts"),
     [
         ("--to hdf6 --out x", "hdf6|hdf5"),
-        ("--to hdf5 --out x", "only read"),
+        ("--to memmap-replay-buffer --out x", "only read"),
         ("--to npz --out ours", "ours"),
         ("--to npz --out x --option nothing=1", "nothing"),
     ],

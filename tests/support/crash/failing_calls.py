@@ -52,6 +52,7 @@ _IMPORTED_LATE = (
     ),
     "stepwell.buffers.exchange.formats.rlds",
     "stepwell.buffers.exchange.formats.dreamer_v3",
+    "stepwell.buffers.exchange.formats.memmap",
     "gymnasium.envs.classic_control",
     "h5py",
     "pandas",  # of pyarrow, where it is installed

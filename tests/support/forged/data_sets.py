@@ -27,11 +27,16 @@ from stepwell.collectors.cli.exchange import import_data
 from support.crash.hostile_runner import Canaries, Fault, Labels
 from support.exchanged_stores import tagged_store
 from support.format_packages import missing
+from support.libraries.original_memmap import OriginalWriter, tagged
 
 __all__ = ["ForgedImports", "formats_here"]
 
 MAX_BYTES = 64 << 20
-NAMES = ("npz", "d3rlpy", "minari", "minari-arrow", "dreamerv3", "parquet", "lerobot", "rlds")
+NAMES = (
+    *("npz", "d3rlpy", "minari", "minari-arrow", "dreamerv3", "parquet"),
+    *("lerobot", "rlds", "memmap-replay-buffer"),
+)
+FIELDS = {"observation": "state", "action": "action", "reward": "reward", "terminated": "done"}
 NUMBERS = (-1, 0, 1, 2, 7, 255, 2**31 - 1, 2**31, 2**62, 2**63 - 1, 2**63, 10**30)
 ODD: tuple[Any, ...] = (
     *(None, True, -0.5, 1e308, float("nan"), float("inf"), "", "x", "../../secret", "/etc/passwd"),
@@ -73,8 +78,15 @@ class ForgedImports:
         return {"format": name, "forged": forged.split(":")[0], "import": said}
 
     def _imported(self, name: str, given: Path, out: Path, what: str) -> str:
+        format_ = name if name == "memmap-replay-buffer" else name.partition("-")[0]
+        options = FIELDS if name == "memmap-replay-buffer" else {}
         try:
-            import_data(*(str(given), name.partition("-")[0], out), max_bytes=MAX_BYTES, quiet=True)
+            import_data(
+                *(str(given), format_, out),
+                options=options,
+                max_bytes=MAX_BYTES,
+                quiet=True,
+            )
         except Exception as error:
             said = sentence_of(error)
             if said is None or isinstance(error, MemoryError):
@@ -103,6 +115,12 @@ def _template(folder: Path, name: str) -> Path:
     here = folder / name
     here.mkdir(parents=True)
     out = here / "given-v0"
+    if name == "memmap-replay-buffer":
+        writer = OriginalWriter(out)
+        for number in range(3):
+            writer.store(*tagged(number, number + 2))
+        writer.close()
+        return out
     image = Field("observation", "uint8", (16, 16, 3), "zstd")
     action = Field("action", "int64", (), "narrow")
     replay: SequenceReplayBuffer = tagged_store(image, action=action, episodes=4)

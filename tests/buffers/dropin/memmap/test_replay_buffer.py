@@ -13,12 +13,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.testing import assert_array_equal
 
 from stepwell.buffers import NotEnoughData, SequenceReplayBuffer, StoreCorrupt, StoreTooNew
 from stepwell.buffers.dropin.memmap import ReplayBuffer
 from support.crash.other_processes import in_fork
-from support.source_tree import CHECKOUT
 
 torch: Any = pytest.importorskip("torch", reason="needs PyTorch: pip install 'stepwell[torch]'")
 
@@ -338,7 +336,7 @@ def test_a_folder_with_other_files_is_refused_and_unchanged(tmp_path: Path) -> N
     assert [file.name for file in tmp_path.iterdir()] == ["thesis.txt"]
     (tmp_path / "metadata.pkl").write_bytes(b"")
     for open_folder in (make, ReplayBuffer.from_folder):
-        with pytest.raises(ValueError, match=r"memmap-replay-buffer.*docs/migrate"):
+        with pytest.raises(ValueError, match=r"memmap-replay-buffer.*OriginalFolder"):
             open_folder(tmp_path)
 
 
@@ -519,34 +517,3 @@ def test_an_episode_that_does_not_fit_is_refused(
     with pytest.raises(ValueError, match=problem):
         buffer.store_episode(**given)
     assert buffer.num_episodes == 0
-
-
-def test_the_code_of_the_migration_page_copies_a_folder_of_the_original(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Episodes 1 and 2 of a ring of three: 0 was replaced by 3, which is not finished."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "old").mkdir()
-    steps = np.arange(3 * 4).reshape(3, 4)
-    arrays: dict[str, np.ndarray] = {
-        "state.data": np.repeat(steps[..., None], 2, axis=2).astype(np.float32),
-        "action.data": steps.astype(np.int32),
-        "reward.data": steps.astype(np.float32) / 2,
-        "task_id.data.meta": np.array([7, 8, 9], np.int32),
-        "episode_lens.data.meta": np.array([2, 4, 3], np.int32),
-        "episode_index.state": np.array(0, np.int32),
-        "timestep_index.state": np.array(2, np.int32),
-    }
-    for name, array in arrays.items():
-        np.save(tmp_path / "old" / f"{name}.npy", array)
-    page = (CHECKOUT / "docs" / "migrate.md").read_text()
-    (block,) = re.findall(r"```python\n(old, fields.*?)```", page, re.DOTALL)
-    fields: dict[str, Any] = {"state": ("float", 2), "action": "int", "reward": "float"}
-    with ReplayBuffer("new", 3, 4, fields, {"task_id": "int"}) as buffer:
-        exec(block, {"np": np, "episodes": buffer})
-        stored = list(buffer.replay.iter_episodes())
-    assert [episode.metadata["task_id"] for episode in stored] == [8, 9]
-    for slot, episode in enumerate(stored, 1):
-        length = (2, 4, 3)[slot]
-        for name in fields:
-            assert_array_equal(episode.observation[name], arrays[f"{name}.data"][slot, :length])

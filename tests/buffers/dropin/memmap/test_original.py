@@ -1,0 +1,675 @@
+"""Folders of memmap-replay-buffer are read correctly or refused with one sentence."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import io
+import os
+import pickle
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stepwell.buffers import StoreCorrupt, StoreNotFound
+from stepwell.buffers.base.untrusted_files import GivenFiles
+from stepwell.buffers.dropin.memmap import ReplayBuffer
+from stepwell.buffers.dropin.memmap.original import OriginalEpisode, OriginalFolder, parse_config
+from support.examples import examples
+from support.libraries.original_memmap import FIELDS, META, OriginalWriter, tagged
+
+CONFIG = {
+    "max_episodes": 4,
+    "max_timesteps": 6,
+    "fields": FIELDS,
+    "meta_fields": META,
+    "circular": False,
+}
+
+needs_original = pytest.mark.skipif(
+    importlib.util.find_spec("memmap_replay_buffer") is None,
+    reason="needs memmap-replay-buffer: pip install memmap-replay-buffer==0.2.3",
+)
+
+
+class Stored(NamedTuple):
+    """An episode that a folder must contain."""
+
+    slot: int
+    number: int
+    steps: int
+
+
+def assert_holds(folder: OriginalFolder, expected: list[Stored]) -> None:
+    """The folder contains exactly these episodes, in this order, with all values as stored."""
+    found = list(folder)
+    assert [episode.slot for episode in found] == [one.slot for one in expected]
+    assert len(folder) == len(expected)
+    assert folder.steps == sum(one.steps for one in expected)
+    for episode, one in zip(found, expected, strict=True):
+        fields, meta = tagged(one.number, one.steps)
+        assert_same(episode.fields, fields)
+        assert_same(episode.metadata, meta)
+        assert episode.steps == one.steps
+
+
+def assert_notes(original: OriginalFolder, *patterns: str) -> None:
+    """Each note about what was left out matches the pattern at its place."""
+    assert len(original.left_out) == len(patterns), original.left_out
+    for note, pattern in zip(original.left_out, patterns, strict=True):
+        assert re.search(pattern, note), note
+
+
+def assert_same(found: Any, expected: Any) -> None:
+    assert list(found) == list(expected)
+    for name, value in expected.items():
+        assert found[name].shape == np.shape(value), name
+        assert (found[name] == value).all(), name
+        assert found[name].flags.owndata, name
+
+
+@pytest.fixture
+def writer() -> OriginalWriter:
+    """A folder `old` with two stored episodes of at most four."""
+    made = OriginalWriter(Path("old"))
+    for number in range(2):
+        made.store(*tagged(number, number + 3))
+    made.close()
+    return made
+
+
+@settings(max_examples=examples(60))
+@given(
+    max_episodes=st.integers(1, 5),
+    lengths=st.lists(st.integers(1, 6), max_size=12),
+    circular=st.booleans(),
+    unfinished=st.integers(0, 6),
+    protocol=st.integers(4, 5),
+)
+def test_episodes_are_read_from_oldest_to_newest_with_their_values(
+    max_episodes: int, lengths: list[int], circular: bool, unfinished: int, protocol: int
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "old"
+        writer = OriginalWriter(path, max_episodes, circular=circular, protocol=protocol)
+        lengths = lengths if circular else lengths[:max_episodes]
+        kept = [
+            Stored(writer.store(*tagged(number, steps)), number, steps)
+            for number, steps in enumerate(lengths)
+        ][-max_episodes:]
+        slot = int(writer.state["episode_index"])
+        if unfinished:
+            writer.begin(*tagged(99, unfinished), slot)
+            kept = [one for one in kept if one.slot != slot]
+        writer.close()
+        original = OriginalFolder(path)
+        assert_holds(original, kept)
+        left_out = [note for note in original.left_out if re.search(r"\bslot \d", note)]
+        assert len(left_out) == bool(unfinished)
+        if unfinished:
+            assert re.search(rf"\bslot {slot}\b.*\b{unfinished} steps", left_out[0])
+
+
+def test_an_empty_folder_has_no_episodes() -> None:
+    OriginalWriter(Path("old")).close()
+    assert_holds(OriginalFolder("old"), [])
+    assert OriginalFolder("old").left_out == ()
+
+
+def test_the_config_contains_all_fields(writer: OriginalWriter) -> None:
+    config = OriginalFolder("old").config
+    assert (config.max_episodes, config.max_timesteps, config.circular) == (4, 6, False)
+    fields = {name: (field.dtype.name, field.shape) for name, field in config.fields.items()}
+    assert fields == {
+        "state": ("uint8", (2, 3)),
+        "action": ("int32", (2,)),
+        "reward": ("float32", ()),
+        "done": ("bool", ()),
+    }
+    assert [(field.name, field.shape) for field in config.meta_fields.values()] == [
+        ("task", ()),
+        ("goal", (2,)),
+    ]
+
+
+def test_reading_does_not_change_the_folder(writer: OriginalWriter) -> None:
+    del writer
+    before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in Path("old").iterdir()}
+    folder_time = Path("old").stat().st_mtime_ns
+    original = OriginalFolder("old")
+    for episode in original:
+        episode.fields["state"][:] = 0  # a copy
+        episode.metadata["goal"][:] = 0
+    assert_holds(original, [Stored(0, 0, 3), Stored(1, 1, 4)])
+    assert {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in Path("old").iterdir()} == before
+    assert Path("old").stat().st_mtime_ns == folder_time
+
+
+def test_an_aborted_episode_is_left_out() -> None:
+    """M1: after an exception in one_episode the original still returns its steps."""
+    writer = OriginalWriter(Path("old"))
+    writer.store(*tagged(0, 3))
+    writer.begin(*tagged(1, 4), 1)
+    writer.state["timestep_index"][()] = 0
+    writer.close()
+    original = OriginalFolder("old")
+    assert_holds(original, [Stored(0, 0, 3)])
+    assert_notes(original, r"\bslot 1\b.*\b4 steps")
+
+
+def test_an_episode_overwritten_by_a_refused_one_is_left_out() -> None:
+    """M2: a full buffer that is not circular overwrites episode 0 before it raises."""
+    writer = OriginalWriter(Path("old"))
+    for number in range(4):
+        writer.store(*tagged(number, number + 2))
+    assert_holds(OriginalFolder("old"), [Stored(n, n, n + 2) for n in range(4)])
+    writer.begin(*tagged(9, 3), 0)
+    writer.close()
+    original = OriginalFolder("old")
+    assert_holds(original, [Stored(n, n, n + 2) for n in range(1, 4)])
+    assert_notes(original, r"\bslot 0\b.*\b3 steps")
+
+
+def test_an_emptied_oldest_episode_is_left_out() -> None:
+    """M3: the original returns zeros for it, and after one step the unfinished new episode."""
+    writer = OriginalWriter(Path("old"), circular=True)
+    for number in range(5):
+        writer.store(*tagged(number, number + 2))
+    assert_holds(OriginalFolder("old"), [Stored(n % 4, n, n + 2) for n in range(1, 5)])
+    writer.meta["_initted"][1] = True
+    writer.data["state"][1] = 0
+    writer.close()
+    original = OriginalFolder("old")
+    assert_holds(original, [Stored(n % 4, n, n + 2) for n in range(2, 5)])
+    assert_notes(original, r"\bslot 1\b")
+
+
+def test_episodes_that_may_be_unfinished_are_noted() -> None:
+    writer = OriginalWriter(Path("old"), circular=True)
+    for number in range(4):
+        writer.store(*tagged(number, 5))
+    for slot in range(2):
+        writer.begin(*tagged(9, 3), slot)
+    writer.close()
+    assert_notes(
+        OriginalFolder("old"), r"\bslot 0\b.*\b3 steps", r"\bslots 1\b.*\bbatched_episode\b"
+    )
+
+
+def test_complete_episodes_of_a_later_batch_are_not_doubtful() -> None:
+    writer = OriginalWriter(Path("old"), circular=True)
+    for number in range(4):
+        writer.store(*tagged(number, 3))
+    writer.meta["_initted"][:2] = False  # the last batch was of two
+    writer.begin(*tagged(9, 3), 0)
+    writer.close()
+    assert_notes(OriginalFolder("old"), r"\bslot 0\b.*\b3 steps")
+
+
+def test_a_kill_between_two_counter_updates_loses_no_episode() -> None:
+    writer = OriginalWriter(Path("old"))
+    for number in range(3):
+        writer.store(*tagged(number, number + 2))
+    writer.state["num_episodes"][()] = 2
+    writer.close()
+    original = OriginalFolder("old")
+    assert_holds(original, [Stored(n, n, n + 2) for n in range(3)])
+    assert_notes(original, r"num_episodes 2\b.*episode_index 3\b")
+
+
+def test_episodes_without_a_step_are_noted_and_left_out(writer: OriginalWriter) -> None:
+    writer.meta["episode_lens"][0] = 0
+    writer.close()
+    original = OriginalFolder("old")
+    assert_holds(original, [Stored(1, 1, 4)])
+    assert_notes(original, r"^1 episodes\b")
+
+
+def save(name: str, array: Any) -> None:
+    np.save(Path("old") / name, array, allow_pickle=True)
+
+
+def truncate(name: str, nbytes: int) -> None:
+    path = Path("old") / name
+    path.write_bytes(path.read_bytes()[:nbytes])
+
+
+def as_folder(name: str) -> None:
+    (Path("old") / name).unlink()
+    (Path("old") / name).mkdir()
+
+
+def zipped(name: str) -> None:
+    held = io.BytesIO()
+    np.savez(held, a=np.zeros(3))
+    (Path("old") / name).write_bytes(held.getvalue())
+
+
+def header(name: str, text: str) -> None:
+    raw = text.encode()
+    (Path("old") / name).write_bytes(b"\x93NUMPY\x01\x00" + len(raw).to_bytes(2, "little") + raw)
+
+
+DATA, LENS, COUNT = "reward.data.npy", "episode_lens.data.meta.npy", "num_episodes.state.npy"
+BAD_FILES: list[tuple[Callable[[], Any], str]] = [
+    *((partial(os.unlink, f"old/{n}"), rf"{n}.*metadata\.pkl") for n in (DATA, LENS, COUNT)),
+    *((partial(truncate, n, 0), rf"{n}.*(float32|int32).*\b8 bytes.*\b0\b") for n in (DATA, LENS)),
+    *(
+        (partial(truncate, n, k), rf"{n}.*(float32|int32)")
+        for n in (DATA, LENS, COUNT)
+        for k in (5, 60, 129)
+    ),
+    (lambda: save(DATA, np.full((4, 6), None)), rf"{DATA}.*float32"),
+    (lambda: save(LENS, np.array([{}] * 4)), rf"{LENS}.*int32"),
+    (lambda: save(COUNT, np.array({})), rf"{COUNT}.*int32"),
+    (lambda: (Path("old") / DATA).write_bytes(pickle.dumps(os.getcwd)), rf"{DATA}.*float32"),
+    (lambda: zipped(DATA), rf"{DATA}.*float32.*PK"),
+    (
+        lambda: header(DATA, "{'descr': '<f4', 'fortran_order': False, 'shape': (4, 10**15)}"),
+        rf"{DATA}.*float32",
+    ),
+    (
+        lambda: header(DATA, "{'descr': '<f4', 'fortran_order': False, 'shape': (-4, 6)}"),
+        rf"{DATA}.*float32",
+    ),
+    (
+        lambda: header(DATA, "{'descr': '<f4', 'fortran_order': 0, 'shape': 9}"),
+        rf"{DATA}.*float32.*\b9\b",
+    ),
+    (
+        lambda: header(DATA, "{'descr': 'O', 'fortran_order': False, 'shape': (4, 6)}"),
+        rf"{DATA}.*float32",
+    ),
+    (lambda: header(DATA, "__import__('os').mkdir('run')"), rf"{DATA}.*float32"),
+    (lambda: header(DATA, "(" * 900), rf"{DATA}.*float32"),
+    (lambda: header(DATA, "{'descr': '<f4'"), rf"{DATA}.*float32"),
+    (
+        lambda: save(DATA, np.zeros((4, 5), np.float32)),
+        rf"{DATA}.*float32 \(4, 6\).*float32 \(4, 5\)",
+    ),
+    (
+        lambda: save(DATA, np.zeros((6, 4), np.float32)),
+        rf"{DATA}.*float32 \(4, 6\).*float32 \(6, 4\)",
+    ),
+    (lambda: save(DATA, np.zeros((4, 6))), rf"{DATA}.*float32 \(4, 6\).*float64 \(4, 6\)"),
+    (lambda: save(DATA, np.zeros((4, 6), ">f4")), rf"{DATA}.*float32 \(4, 6\).*>f4 \(4, 6\)"),
+    (
+        lambda: save(DATA, np.zeros((4, 6), "f4,i4")),
+        rf"{DATA}.*float32 \(4, 6\).*<f4.*<i4.*\(4, 6\)",
+    ),
+    (lambda: save(COUNT, np.zeros(1, np.int32)), rf"{COUNT}.*int32 \(\).*int32 \(1,\)"),
+    (
+        lambda: save(COUNT, np.int32(-1)),
+        rf"{COUNT}.*\b0 to 4\b.*-1\b",
+    ),
+    (lambda: save(COUNT, np.int32(5)), rf"{COUNT}.*\b0 to 4\b.*\b5\b"),
+    (
+        lambda: save("episode_index.state.npy", np.int32(4)),
+        r"episode_index\.state.*\b0 to 3\b.*\b4\b",
+    ),
+    (
+        lambda: save("timestep_index.state.npy", np.int32(7)),
+        r"timestep_index\.state.*\b0 to 6\b.*\b7\b",
+    ),
+    (
+        lambda: save("timestep_index.state.npy", np.int32(-7)),
+        r"timestep_index\.state.*\b0 to 6\b.*-7\b",
+    ),
+    (
+        lambda: save(LENS, np.array([3, 7, 0, 0], "i4")),
+        rf"{LENS}.*\b0 to 6\b.*\b7\b.*slot 1\b",
+    ),
+    (lambda: save(LENS, np.array([3, -1, 0, 0], "i4")), rf"{LENS}.*\b0 to 6\b.*-1\b.*slot 1\b"),
+]
+
+
+@pytest.mark.parametrize(("damage", "problem"), BAD_FILES, ids=range(len(BAD_FILES)))
+def test_files_that_differ_from_the_config_are_refused(
+    damage: Callable[[], Any], problem: str, writer: OriginalWriter
+) -> None:
+    del writer
+    damage()
+    with pytest.raises(StoreCorrupt, match=rf"^old/.*{problem}.*; .") as caught:
+        OriginalFolder("old")
+    assert "\n" not in str(caught.value)
+    assert sorted(os.listdir()) == ["old"]
+
+
+@pytest.mark.proof
+@settings(max_examples=examples(150))
+@given(st.data())
+def test_a_folder_with_changed_bytes_is_read_or_refused_with_one_sentence(
+    data: st.DataObject,
+) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        path = Path(place) / "old"
+        writer = OriginalWriter(path, 3, circular=True)
+        for number in range(4):
+            writer.store(*tagged(number, number + 2))
+        writer.close()
+        file = data.draw(st.sampled_from(sorted(path.iterdir(), key=str)))
+        raw = bytearray(file.read_bytes())
+        for _ in range(data.draw(st.integers(1, 4))):
+            spot = data.draw(st.integers(0, min(len(raw), 160) - 1) | st.integers(0, len(raw) - 1))
+            raw[spot] = data.draw(st.integers(0, 255))
+        length = data.draw(st.just(len(raw)) | st.integers(0, len(raw)))
+        file.write_bytes(raw[:length])
+        message = None
+        try:
+            original = OriginalFolder(path)
+            assert sum(episode.steps for episode in original) == original.steps
+            assert len(original) <= 3
+        except (StoreCorrupt, ValueError) as error:
+            message = str(error)
+        assert message is None or message.startswith(str(path))
+        assert message is None or "\n" not in message
+
+
+def test_a_file_that_is_a_directory_or_a_pipe_is_not_opened(writer: OriginalWriter) -> None:
+    del writer
+    as_folder(DATA)
+    with pytest.raises(ValueError, match=rf"^old/{DATA}: .*\bfolder\b"):
+        OriginalFolder("old")
+    Path("old", DATA).rmdir()
+    os.mkfifo(Path("old", DATA))
+    with pytest.raises(ValueError, match=rf"^old/{DATA}: .*\bpipe\b"):
+        OriginalFolder("old")
+
+
+def test_a_sparse_file_larger_than_max_bytes_is_refused(writer: OriginalWriter) -> None:
+    writer.store(*tagged(3, 5))
+    writer.close()
+    assert len(list(OriginalFolder("old", max_bytes=1000))) == len(OriginalFolder("old"))
+    with pytest.raises(ValueError, match=r"old/?: .* 100 bytes"):
+        OriginalFolder("old", max_bytes=100)
+    original = OriginalFolder("old")
+    original._files = GivenFiles(Path("old"), 50)
+    with pytest.raises(ValueError, match=r"old: slot 0: .* \b50 bytes.*max_bytes"):
+        list(original)
+
+
+def test_a_link_out_of_the_folder_is_not_followed(writer: OriginalWriter) -> None:
+    writer.close()
+    Path("old", DATA).rename("mine.npy")
+    Path("old", DATA).symlink_to(Path("mine.npy").resolve())
+    with pytest.raises(ValueError, match=rf"old/{DATA}: .*mine\.npy"):
+        OriginalFolder("old")
+
+
+def config(**changes: Any) -> dict[str, Any]:
+    return {name: value for name, value in {**CONFIG, **changes}.items() if value != "gone"}
+
+
+NESTED: Any = ()
+for _ in range(3000):
+    NESTED = (NESTED,)
+ENDLESS: list[Any] = []
+ENDLESS.append(ENDLESS)
+
+BAD_CONFIGS: list[tuple[Any, str]] = [
+    ([], r"\blist\b"),
+    (None, r"\bNone\b"),
+    ("max_episodes", r"'max_episodes'"),
+    (config(circular="gone"), r"max_timesteps, .*'circular'"),
+    (config(h5py_compression="gzip"), r"max_timesteps, .*'h5py_compression'"),
+    (config(circular=1), r"\bcircular\b.*\b1\b"),
+    (config(max_episodes=0), r"max_episodes\b.*\b1 to 2147483647\b.*\b0\b"),
+    (config(max_episodes=-3), r"max_episodes\b.*-3\b"),
+    (config(max_episodes=True), r"max_episodes\b.*\bTrue\b"),
+    (config(max_timesteps=2.0), r"max_timesteps\b.*\b1 to 2147483647\b.*\b2\.0"),
+    (config(max_timesteps=10**5000), r"max_timesteps\b.*\b2147483647\b.*\blarger\b"),
+    (config(max_timesteps=-(10**5000)), r"max_timesteps\b.*\b2147483647\b.*\bsmaller\b"),
+    (config(max_timesteps=NESTED), r"max_timesteps\b.*\btuple\b"),
+    (config(max_timesteps=ENDLESS), r"max_timesteps\b.*\blist\b"),
+    (config(fields=[]), r"\bfields\b.*\bdict\b.*\blist\b"),
+    (config(fields={}), r"\bfields\b.*\bno field\b"),
+    (config(fields=NESTED), r"\bfields\b.*\bdict\b.*\btuple\b"),
+    (config(meta_fields=None), r"\bmeta_fields\b.*\bdict\b.*\bNone\b"),
+    (config(fields={"a": "double"}), "'a'"),
+    (config(fields={"a": ()}), "'a'"),
+    (config(fields={"a": ("int", 2, 0, 0)}), "'a'"),
+    (config(fields={"a": ("int", "2")}), "'a'"),
+    (config(fields={"a": ("int", (2, True))}), "'a'"),
+    (config(fields={"a": ("int", (2, -1))}), "'a'"),
+    (config(fields={"a": ("int", (1,) * 31)}), "'a'"),
+    (config(fields={"a": ("int", NESTED)}), "'a'"),
+    (config(fields={"a": ENDLESS}), "'a'"),
+    (config(fields={"a": 3}), "'a'"),
+    (config(fields={"../a": "int"}), r"'\.\./a'"),
+    (config(fields={"/etc/a": "int"}), r"'/etc/a'"),
+    (config(fields={"": "int"}), r"\s''"),
+    (config(meta_fields={"../a": "int"}), r"'\.\./a'"),
+    (config(meta_fields={"a\0": "int"}), r"'a\\x00'"),
+    (config(meta_fields={"reward": "int"}), r"\bfields\b.*\bmeta_fields\b.*'reward'"),
+    (config(fields={"episode_lens": "int"}), r"\bfields\b.*\bmeta_fields\b.*'episode_lens'"),
+    (
+        config(meta_fields={"episode_lens": "float"}),
+        r"episode_lens\b.*'int'.*'float'",
+    ),
+]
+
+
+@pytest.mark.parametrize(("value", "problem"), BAD_CONFIGS, ids=range(len(BAD_CONFIGS)))
+def test_an_invalid_config_is_refused(value: Any, problem: str) -> None:
+    with pytest.raises(ValueError, match=rf"^old/metadata\.pkl: .*{problem}") as caught:
+        parse_config("old/metadata.pkl", value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_config_that_cannot_be_read_safely_can_be_given_instead(
+    writer: OriginalWriter,
+) -> None:
+    """M11: the original unpickles any metadata.pkl."""
+    del writer
+    fields = {**FIELDS, "reward": ("float", (), np.float64(0.5))}
+    Path("old/metadata.pkl").write_bytes(pickle.dumps({**CONFIG, "fields": fields}))
+    with pytest.raises(
+        ValueError, match=r"^old/metadata\.pkl: .*STACK_GLOBAL.*OriginalFolder\(folder"
+    ):
+        OriginalFolder("old")
+    assert_holds(OriginalFolder("old", config=CONFIG), [Stored(0, 0, 3), Stored(1, 1, 4)])
+
+
+def test_code_in_the_config_is_not_run(writer: OriginalWriter) -> None:
+    """M11: this pickle would create a folder."""
+    del writer
+    Path("old/metadata.pkl").write_bytes(b"cos\nmkdir\n(Vtrapped\ntR.")
+    with pytest.raises(ValueError, match=r"^old/metadata\.pkl: .*GLOBAL.*os mkdir"):
+        OriginalFolder("old")
+    assert os.listdir() == ["old"]
+
+
+def test_meta_fields_may_contain_episode_lens(writer: OriginalWriter) -> None:
+    del writer
+    config = {**CONFIG, "meta_fields": {**META, "episode_lens": "int", "_initted": "bool"}}
+    Path("old/metadata.pkl").write_bytes(pickle.dumps(config))
+    original = OriginalFolder("old")
+    assert_holds(original, [Stored(0, 0, 3), Stored(1, 1, 4)])
+    assert list(original.config.meta_fields) == ["task", "goal"]
+
+
+def test_folders_without_a_buffer_of_the_original_are_refused() -> None:
+    Path("file").write_text("precious")
+    Path("full").mkdir()
+    Path("h5").mkdir()
+    Path("h5/data.h5").write_bytes(b"")
+    for folder, problem in (
+        ("nowhere", r"metadata\.pkl.*\bno folder"),
+        ("file", r"metadata\.pkl.*\bfile\b"),
+        ("full", r"metadata\.pkl"),
+        ("h5", r"ReplayBufferH5PY.*data\.h5"),
+    ):
+        with pytest.raises(StoreNotFound, match=rf"^{folder}: .*{problem}"):
+            OriginalFolder(folder)
+
+
+def open_original(folder: Path) -> Any:
+    """A buffer of the original, opened read-only."""
+    original: Any = importlib.import_module("memmap_replay_buffer")
+    return original.ReplayBuffer.from_folder(folder, read_only=True)
+
+
+def make_original(folder: str, circular: bool = True, max_episodes: int = 5) -> Any:
+    """A new buffer of the original."""
+    original: Any = importlib.import_module("memmap_replay_buffer")
+    return original.ReplayBuffer(
+        folder,
+        max_episodes=max_episodes,
+        max_timesteps=6,
+        fields=dict(FIELDS),
+        meta_fields=dict(META),
+        circular=circular,
+    )
+
+
+def play(buffer: Any, number: int, steps: int) -> None:
+    fields, meta = tagged(number, steps)
+    with buffer.one_episode(**meta):
+        for t in range(steps):
+            buffer.store(**{name: values[t] for name, values in fields.items()})
+
+
+def play_batch(buffer: Any, numbers: range, steps: int) -> None:
+    played = [tagged(number, steps) for number in numbers]
+    metas = {name: np.stack([meta[name] for _, meta in played]) for name in META}
+    with buffer.batched_episode(len(numbers), **metas):
+        for t in range(steps):
+            buffer.store_batch(**{n: np.stack([f[n][t] for f, _ in played]) for n in FIELDS})
+
+
+def episodes_of_original(folder: Path) -> dict[int, dict[str, np.ndarray]]:
+    """The episodes that the loader of the original returns, by slot."""
+    buffer = open_original(folder)
+    if not len(buffer):
+        return {}
+    items: Iterator[dict[str, Any]] = iter(buffer.dataset(return_indices=True))
+    return {
+        int(item["_index"]): {
+            name: value.numpy() for name, value in item.items() if not name.startswith("_")
+        }
+        for item in items
+    }
+
+
+@needs_original
+@pytest.mark.parametrize("circular", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_episodes_equal_those_that_the_original_reads(circular: bool, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    buffer = make_original("old", circular)
+    numbers: list[int] = []
+    for number in range(5 if not circular else int(rng.integers(0, 14))):
+        steps = int(rng.integers(1, 7))
+        if rng.random() < 0.3:
+            fields, meta = tagged(number, steps)
+            buffer.store_episode(**fields, **{n: np.asarray(v) for n, v in meta.items()})
+        else:
+            play(buffer, number, steps)
+        numbers.append(number)
+    del buffer
+    original = OriginalFolder("old")
+    assert [int(one.metadata["task"]) for one in original] == numbers[-5:]
+    assert original.left_out == ()
+    assert_equal_to_original(list(original), episodes_of_original(Path("old")))
+
+
+@needs_original
+@pytest.mark.parametrize("circular", [False, True])
+def test_the_new_class_reads_the_same_after_a_move(circular: bool) -> None:
+    theirs = make_original("old", circular)
+    for number in range(8 if circular else 5):
+        play(theirs, number, 1 + number % 6)
+    batches = list(theirs.dataloader(1))
+    oldest = theirs.episode_index if circular else 0
+    del theirs
+    with ReplayBuffer("new", 5, 6, FIELDS, META, circular) as ours:
+        for episode in OriginalFolder("old"):
+            ours.store_episode(**episode.fields, **episode.metadata)
+        moved = batches[oldest:] + batches[:oldest]
+        for found, wanted in zip(ours.dataloader(1), moved, strict=True):
+            assert found.keys() == wanted.keys()
+            for name, value in wanted.items():
+                assert found[name].dtype == value.dtype, name
+                assert found[name].numpy().tobytes() == value.numpy().tobytes(), name
+
+
+@needs_original
+def test_batches_of_the_original_are_read_in_order() -> None:
+    buffer = make_original("old", max_episodes=6)
+    for first in range(0, 12, 2):
+        play_batch(buffer, range(first, first + 2), 1 + first % 5)
+    del buffer
+    original = OriginalFolder("old")
+    assert [int(one.metadata["task"]) for one in original] == list(range(6, 12))
+    assert_equal_to_original(list(original), episodes_of_original(Path("old")))
+
+
+@needs_original
+def test_an_unfinished_batch_of_the_original_is_left_out() -> None:
+    buffer = make_original("old", circular=False)
+    play_batch(buffer, range(2), 4)
+    fields, _ = tagged(9, 2)
+    for t in range(2):
+        buffer.store_batch(**{name: np.stack([v[t]] * 2) for name, v in fields.items()})
+    del buffer
+    original = OriginalFolder("old")
+    assert [int(one.metadata["task"]) for one in original] == [0, 1]
+    assert len(original.left_out) == 2
+    assert_equal_to_original(
+        list(original), {k: v for k, v in episodes_of_original(Path("old")).items() if k < 2}
+    )
+
+
+@needs_original
+def test_episodes_that_the_original_lost_are_left_out() -> None:
+    """M1, M2, M3: an aborted, overwritten or emptied episode is not read."""
+    names = ("M1", "M2", "M3")
+    buffer = make_original("M1", circular=False)
+    play(buffer, 0, 3)
+    with suppress(ZeroDivisionError), buffer.one_episode():
+        buffer.store(reward=1.0)
+        buffer.store(reward=1 / 0)
+    buffer = make_original("M2", circular=False)
+    for number in range(5):
+        play(buffer, number, 3)
+    with pytest.raises(ValueError, match="full"):
+        buffer.store_episode(reward=np.ones(2, np.float32))
+    buffer = make_original("M3")
+    for number in range(7):
+        play(buffer, number, 3)
+    with suppress(ZeroDivisionError), buffer.one_episode():
+        raise ZeroDivisionError
+    del buffer
+    kept = {name: [int(one.metadata["task"]) for one in OriginalFolder(name)] for name in names}
+    assert kept == {"M1": [0], "M2": [1, 2, 3, 4], "M3": [3, 4, 5, 6]}
+    for name in names:
+        returned = episodes_of_original(Path(name))
+        assert len(returned) == len(kept[name]) + 1, "the original returns the lost episode"
+        slots = {one.slot for one in OriginalFolder(name)}
+        assert_equal_to_original(
+            list(OriginalFolder(name)), {k: v for k, v in returned.items() if k in slots}
+        )
+        assert len(OriginalFolder(name).left_out) == 1
+    shutil.rmtree("M1")
+
+
+def assert_equal_to_original(
+    ours: list[OriginalEpisode], theirs: dict[int, dict[str, np.ndarray]]
+) -> None:
+    assert sorted(one.slot for one in ours) == sorted(theirs)
+    for one in ours:
+        both = {**one.fields, **one.metadata}
+        assert both.keys() == theirs[one.slot].keys()
+        for name, value in theirs[one.slot].items():
+            assert both[name].dtype == value.dtype, name
+            assert both[name].tobytes() == value.tobytes(), name
