@@ -46,7 +46,6 @@ ALLOWED = {
     "buffers": {"buffers"},
     "collectors": {"wrappers", "collectors", "buffers"},
 }
-ANYWHERE = {"stepwell.env_at"}  # a method of a replay, too, which steps envs
 NOT_AT_IMPORT = {
     *("av", "cv2", "ale_py", "rich", "typer"),
     *(
@@ -102,8 +101,6 @@ def is_command_line(file: Path) -> bool:
 
 
 def may_import(folder: str, name: str) -> bool:
-    if name in ANYWHERE:
-        return True
     package, _, rest = name.partition(".")
     allowed = (f"{rest}.".startswith(f"{each}.") for each in ALLOWED[folder])
     return package != "stepwell" or any(allowed)
@@ -272,7 +269,7 @@ def imported_files() -> dict[Path, dict[Path, int]]:
     for file, line, name in imports():
         # A name of a module, or a module that is named in its package.
         target = modules.get(name) or modules.get(name.rpartition(".")[0])
-        if target not in (None, file) and name not in ANYWHERE:
+        if target not in (None, file):
             found[file][target] = line
     return found
 

@@ -78,15 +78,7 @@ class StoreFailed(StepwellError):
 
 
 def not_copied(what: str, instead: str) -> NoReturn:
-    """Refuse to pickle or copy an object that has files, locks, memory or processes of its own.
-
-    Args:
-        what: What it is.
-        instead: What to do.
-
-    Raises:
-        TypeError: Always.
-    """
+    """Refuse to pickle or copy an object that has files, locks, memory or processes of its own."""
     raise TypeError(
         f"{what} cannot be pickled or copied: expected one that was made where it is used, got a "
         f"copy of another one; {instead}"

@@ -12,16 +12,10 @@ def lazy_names(
     modules: Mapping[str, Sequence[str]],
     other_names: Mapping[str, str] | None = None,
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """Return ``__getattr__`` and ``__dir__`` of a package whose names are imported when first used.
-
-    The command line and worker processes start before most modules are needed (PEP 562).
-
-    Args:
-        package: Name of the package.
-        modules: The public names of each of its modules; a module's own name stands for itself.
-            A dot before a module leads to the package above, as in an import.
-        other_names: What is meant by names that the package does not have.
-    """
+    """``__getattr__`` and ``__dir__`` of a package whose names are imported when first used."""
+    # The command line and worker processes start before most modules are needed (PEP 562). A
+    # module's own name stands for itself; a dot before a module leads to the package above.
+    # ``other_names``: what is meant by names that the package does not have.
     homes = {name: module for module, names in modules.items() for name in names}
     namespace = vars(sys.modules[package])
 

@@ -55,8 +55,6 @@ from .writer import (
 )
 
 if TYPE_CHECKING:
-    import gymnasium
-
     from ..pictures.film_strip import FilmStrip
     from ..sampling.batch import Batch, TransitionBatch
     from ..sampling.epoch import Epoch
@@ -1181,23 +1179,6 @@ class SequenceReplayBuffer:
         sampler = self._require_sampler()
         rows, values = sampler.spread_rows(image.name, int(episode), first_row, int(frames))
         return FilmStrip.of(image.pixels(values), rows.tolist(), int(scale))
-
-    def env_at(
-        self,
-        episode: int,
-        row: int = 0,
-        *,
-        env: str | Callable[[], gymnasium.Env[Any, Any]] | None = None,
-        rom: str | os.PathLike[str] | bytes | None = None,
-        use_snapshots: bool = False,
-    ) -> tuple[gymnasium.Env[Any, Any], Any, dict[str, Any]]:
-        """A live env in the state of a stored row, with its observation and info.
-
-        See `stepwell.env_at`, which this is, for arguments and errors.
-        """
-        from ... import env_at
-
-        return env_at(self, episode, row, env=env, rom=rom, use_snapshots=use_snapshots)
 
     def refresh(self) -> bool:
         """Read the rows that another process has stored since; they only appear in this call.

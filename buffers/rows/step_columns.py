@@ -60,33 +60,9 @@ class Rounded:
 
 
 def split(episode: Episode, *, stack: bool = False) -> dict[str, np.ndarray]:
-    """An episode's rows aligned as T transitions; `joined` makes the rows of them again.
-
-    Args:
-        episode: The episode.
-        stack: Whole stacks of frames instead of single ones; see `stacks_of`.
-
-    Returns:
-        By field name, views where possible: [T + 1, ...] for observations and infos, the last of
-        which came with the last step, and [T, ...] for actions, extras and ``reward``.
-
-    Raises:
-        ValueError: Stacks are wanted of an episode that lost its first rows.
-
-    Example:
-        >>> from stepwell.buffers import End
-        >>> names = "observation", "action", "reward"
-        >>> fields = tuple(Field(name, "float64", (), "raw") for name in names)
-        >>> spec = Spec(fields, "observation", "action")
-        >>> rows = {
-        ...     "observation": np.arange(3.0),
-        ...     "action": np.array([5.0, 6.0, 0.0]),
-        ...     "reward": np.array([0.0, 0.5, 1.5]),
-        ... }
-        >>> columns = split(Episode(spec, 0, 0, 0, End.TERMINATED, rows, {}))
-        >>> columns["observation"], columns["action"], columns["reward"]
-        (array([0., 1., 2.]), array([5., 6.]), array([0.5, 1.5]))
-    """
+    """An episode's rows aligned as T transitions; `joined` makes the rows of them again."""
+    # Views where possible: [T + 1, ...] of observations and infos, the last of which came with the
+    # last step, and [T, ...] of actions, extras and ``reward``.
     columns = with_stacks(episode) if stack else dict(episode.fields)
     for field in episode.spec.fields:
         if field.is_chosen:

@@ -55,40 +55,12 @@ def torch_dataset(
     shard: tuple[int, int] = (0, 1),
     stride: int = 1,
 ) -> Any:
-    """A `torch.utils.data.IterableDataset` of batches of tensors.
-
-    Pass it to a ``DataLoader`` with ``batch_size=None``: it yields whole batches of the types that
-    `SequenceReplayBuffer.sample` returns, with tensors in place of arrays.
-
-    Worker processes get the replay's folder, not its data: each opens the store read-only and,
-    unless ``epoch``, refreshes it once a second. A replay in RAM can only be forked; the workers
-    see the rows stored at that moment. Without workers the replay itself is used.
-
-    Every worker of every shard has its own generator, seeded with ``[seed, number of the shard,
-    number of the worker, number of the pass]``: passes differ, and a second run of the program
-    draws the same batches.
-
-    Args:
-        replay: The replay to draw from.
-        request: The request.
-        reopen: Opens the replay's folder read-only in another process; can be pickled. None for a
-            replay in RAM.
-        seed: Seed of all draws and orders, >= 0.
-        epoch: Return all stored items once, over all workers and shards together, and end; the next
-            pass has another order. By default draws never end.
-        shard: Number of this share, from 0 on, and number of shares: in distributed training,
-            the rank and the world size.
-        stride: With ``epoch``, sequences that begin at every ``stride``-th row of their episode.
-
-    Returns:
-        The dataset. It can be pickled if the replay has a folder.
-
-    Raises:
-        ImportError: PyTorch is not installed.
-        NotEnoughData: The replay is empty.
-        ValueError: An argument is out of range, or the request draws by ``"newest"`` or
-            ``"priorities"``, which need state that workers do not share.
-    """
+    """The dataset of `SequenceReplayBuffer.torch_dataset`, which documents the arguments."""
+    # Worker processes get the replay's folder, not its data: each opens the store read-only and,
+    # unless ``epoch``, refreshes it once a second. A replay in RAM can only be forked; the workers
+    # see the rows stored at that moment. Without workers the replay itself is used.
+    # Every worker of every shard has its own generator, seeded with the seed and the numbers of
+    # shard, worker and pass: passes differ, and a second run of the program draws the same batches.
     dataset_class = _dataset_class()
     _check(request, seed, epoch, shard, stride)
     plan = _Plan(request, seed, epoch, shard, stride, replay.steps, len(replay))

@@ -94,49 +94,10 @@ def render(
     overwrite: bool = False,
     progress: Progress[int, int] = None,
 ) -> RenderReport:
-    """Write an episode's images to a file: a clip, or a film strip.
-
-    A clip shows each row once, from the reset to the final observation. WebP is exact; GIF is not:
-    it rounds colours; MP4 (``pip install 'stepwell[video]'``) is smaller, with no visible loss. PNG
-    is a film strip of evenly spaced frames, exact. The file appears when it is complete; after an
-    error there is none.
-
-    The frames of a WebP or GIF are held in memory, so their number is bounded: 512 MiB of pixels
-    for WebP, 128 MiB for GIF. An MP4 is written as it is made, and may be of any length.
-
-    Args:
-        source: A replay, or the folder of a store, which is only read.
-        episode: Id of the episode.
-        out: The file; its ending says what it is: ``.mp4``, ``.gif``, ``.webp`` or ``.png``.
-        rows: First row and the one after the last, counted from the reset; None for the border.
-        fps: Rows a second; None plays in real time as far as the store says how fast that is
-            (frames a second of the env, less those that it skips), else 30 a second. A GIF plays
-            at most 50.
-        scale: Pixels on each side of a stored pixel: they stay sharp.
-        field: Name of the field of images; None takes the first one.
-        frames: Frames of a film strip, from 1 to 256.
-        overwrite: Replace an existing file.
-        progress: True shows a display, a function gets the rows that are done and those of all.
-
-    Raises:
-        ValueError: An argument is out of range, the file exists, no such episode or rows are
-            stored, or the field, or every field, is no image; nothing was written.
-        ImportError: MP4, and PyAV is not installed.
-        StepwellError: There is no store, or it is damaged.
-        OSError: The file cannot be written.
-
-    Example:
-        >>> import tempfile
-        >>> import stepwell as sw
-        >>> folder = tempfile.mkdtemp()
-        >>> envs = sw.make_atari("Pong", num_envs=1, backend="python")
-        >>> with sw.SequenceReplayBuffer(f"{folder}/pong", seed=0) as replay:
-        ...     with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0) as collector:
-        ...         report = collector.collect(steps=40)
-        >>> made = render(f"{folder}/pong", 0, f"{folder}/clip.webp", rows=(10, 30), scale=2)
-        >>> len(made.rows), made.fps, made.height, made.width
-        (20, 15.0, 168, 168)
-    """
+    """Write an episode's images to a file: a clip, or a film strip; `stepwell render` in Python."""
+    # A clip shows each row once, from the reset to the final observation. The frames of a WebP or
+    # GIF are held in memory, so their number is bounded; an MP4 is written as it is made. The file
+    # appears when it is complete; after an error there is none.
     check_progress(progress)
     target = Path(out)
     # What the arguments alone tell is refused before the store is opened, which may take long.

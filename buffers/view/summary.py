@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,10 +17,10 @@ from ..provenance.chains import chains_of
 from ..replay.replay import SequenceReplayBuffer
 from ..rows.episode import End
 from ..spec.spec import Spec
-from ..storage.chunk_codec import ChunkDecoder
 from ..storage.disk.folder import ignored_file
 from ..storage.disk.publish import disk_bytes
 from ..storage.disk.storage import DiskStorage
+from .episode_table import EpisodeTable
 
 _HIDDEN_AT_ONE = ("frame_skip", "frame_stack")
 _NAME_KEYS = ("game", "id", "env")
@@ -92,17 +93,17 @@ class StoreSummary:
 
 def summary_of(path: Path) -> StoreSummary:
     """Summarize a store; of its rows only the rewards are decoded."""
-    with DiskStorage.open(path, read_only=True) as storage:
-        records = storage.index.records
-        tails = np.sort(records[records["is_tail"] == 1], order="episode")
-        ends = tails["end"]
+    with (
+        DiskStorage.open(path, read_only=True) as storage,
+        contextlib.closing(EpisodeTable(storage)) as table,
+    ):
+        table.read_all_returns()
         # An episode that ended in both ways counts as terminated. One without its first rows has an
         # end, but no return, as rewards are missing.
-        is_terminated = (ends & End.TERMINATED) != 0
-        is_truncated = ((ends & End.TRUNCATED) != 0) & ~is_terminated
-        is_whole = (is_terminated | is_truncated) & (tails["head"] == 0)
-        whole = tails[is_whole]
-        returns = _returns(storage)
+        is_terminated = (table.ends & End.TERMINATED) != 0
+        is_truncated = ((table.ends & End.TRUNCATED) != 0) & ~is_terminated
+        is_late = table.first_rows > 0
+        is_whole = (is_terminated | is_truncated) & ~is_late
         return StoreSummary(
             path=str(path),
             spec=storage.spec,
@@ -114,34 +115,15 @@ def summary_of(path: Path) -> StoreSummary:
             terminated=int(is_terminated.sum()),
             truncated=int(is_truncated.sum()),
             cut=int((~is_terminated & ~is_truncated).sum()),
-            late_starts=int((tails["head"] > 0).sum()),
+            late_starts=int(is_late.sum()),
             lost_chunks=storage.lost_chunks,
-            returns=np.array(
-                [returns[episode] for episode in whole["episode"].tolist()], np.float64
-            ),
-            lengths=whole["first_row"] + whole["rows"] - 1,
+            returns=table.returns[is_whole],
+            lengths=table.steps[is_whole],
             raw_bytes=storage.index.rows * storage.spec.row_bytes,
-            stored_bytes=int(records["nbytes"].sum()),
+            stored_bytes=int(storage.index.records["nbytes"].sum()),
             disk_bytes=disk_bytes(path),
             ignored=ignored_file(path),
         )
-
-
-def _returns(storage: DiskStorage) -> dict[int, float]:
-    """Sum the stored rewards of each episode."""
-    reader = ChunkDecoder(storage.spec)
-    place = [field.name for field in storage.spec.fields].index("reward")
-    totals: dict[int, float] = {}
-    for position in range(storage.index.base, storage.index.base + len(storage.index)):
-        record = storage.index.record(position)
-        if not record.rows:  # its one row is in the next chunk again
-            continue
-        buffer, origin = storage.payload(position)
-        rewards = np.empty(record.rows, np.float64)
-        reader.read(buffer, origin, record.stored_rows, place, 0, rewards)
-        with np.errstate(invalid="ignore", over="ignore"):  # inf and -inf: NaN
-            totals[record.episode] = totals.get(record.episode, 0.0) + float(rewards.sum())
-    return totals
 
 
 @dataclass(frozen=True, slots=True)

@@ -186,7 +186,6 @@ def copy(
 
     stepwell copy runs/pong --out backup/pong
     stepwell copy runs/pong --out runs/fast --codec observation=raw
-    stepwell copy s3://bucket/pong --out runs/pong
 
     The copy has the digest of the source, see --digest. It appears when it is
     complete; an error or Ctrl-C leaves nothing behind.

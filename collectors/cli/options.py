@@ -94,8 +94,8 @@ Codecs = Annotated[
     typer.Option(
         "--codec",
         metavar="FIELD=CODEC",
-        help="Store a field with another codec: zstd, delta (images: smaller), narrow, or raw "
-        "(fastest). May be repeated.",
+        help="Store a field with another codec: patch (images), zstd, narrow, or raw. May be "
+        "repeated.",
     ),
 ]
 License = Annotated[

@@ -349,17 +349,10 @@ def next_pause(seconds: float) -> float:
 
 
 class UploadThread:
-    """Uploads what is sealed in a folder whenever `wake` is called.
+    """Uploads what is sealed in a folder whenever `wake` is called."""
 
-    While the object store fails it tries again, with growing pauses. Any other error ends it, and
-    is raised by `check`.
-
-    Args:
-        uploader: Uploads the folder.
-        place: The URL, for messages.
-        first: Called first, and again until it does not fail with an OSError.
-        pause_seconds: The first pause.
-    """
+    # While the object store fails it tries again, with growing pauses; `first` is called before all
+    # else, and again while it fails so. Any other error ends the thread, and is raised by `check`.
 
     def __init__(
         self,
@@ -403,17 +396,7 @@ class UploadThread:
             raise self._failure
 
     def finish(self, seconds: float) -> bool:
-        """Upload the rest, with the note that the folder is finished, and end.
-
-        Args:
-            seconds: Time to wait at most, while the object store fails or is slow.
-
-        Returns:
-            True if all is uploaded.
-
-        Raises:
-            StepwellError: What ended the thread.
-        """
+        """Upload the rest as finished, and end; False if that takes longer than these seconds."""
         with self._changed:
             self._is_ending = self._is_awake = True
             self._changed.notify_all()

@@ -56,7 +56,13 @@ def test_a_kill_at_the_first_and_the_last_calls(
     assert counts["present"] >= 2
 
 
-@pytest.mark.parametrize("name", ["merge", "import npz", "export npz", "export d3rlpy"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("merge", marks=pytest.mark.proof),
+        *("import npz", "export npz", "export d3rlpy"),
+    ],
+)
 def test_a_failure_at_the_last_calls_leaves_nothing_or_is_none(
     commands: Commands, tmp_path: Path, name: str
 ) -> None:

@@ -186,7 +186,7 @@ def test_workers_return_what_the_wrappers_return_in_one_process(changes: dict[st
         mask: dict[str, Any] | None = None
         result: Any
         expected: Any
-        for step in range(120):
+        for step in range(75):
             if step % 50 == 0:
                 if step:
                     mask = {"reset_mask": np.array([True, False, False, True, False])}

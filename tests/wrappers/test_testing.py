@@ -49,7 +49,9 @@ class OpenEnv(gym.Env[Any, Any]):
         return self.observation_space.sample(), 1.0, False, self.steps >= 5, {}
 
 
-@pytest.mark.parametrize("kind", ["sync", "async", "workers"])
+@pytest.mark.parametrize(
+    "kind", ["sync", pytest.param("async", marks=pytest.mark.proof), "workers"]
+)
 def test_an_env_of_texts_and_sequences_passes(kind: Any) -> None:
     assert_env(OpenEnv, steps=60, vectorization=[kind])
 

@@ -74,18 +74,7 @@ _VALUE_BYTES: Final = 256
 
 
 def encoded(features: Mapping[str, Value]) -> bytes:
-    r"""An Example, features in the order of their names: equal ones have equal bytes.
-
-    Args:
-        features: Lists by name.
-
-    Raises:
-        ValueError: It would be larger than Protocol Buffers allow.
-
-    Example:
-        >>> encoded({"n": np.array([3])})
-        b'\n\x0c\n\n\n\x01n\x12\x05\x1a\x03\n\x01\x03'
-    """
+    """An Example, features in the order of their names: equal ones have equal bytes."""
     parts: list[bytes] = []
     for name in sorted(features):
         value = _value(features[name])
@@ -101,15 +90,7 @@ def encoded(features: Mapping[str, Value]) -> bytes:
 
 
 def decoded(example: bytes, budget: MemoryBudget | None = None) -> dict[str, Value]:
-    """The lists of an Example, by name.
-
-    Args:
-        example: Its bytes.
-        budget: Memory that is left for them.
-
-    Raises:
-        ValueError: It is malformed, or takes too much memory.
-    """
+    """The lists of an Example, by name."""
     budget = budget or MemoryBudget("an example", _MAX_BYTES)
     found: dict[str, Value] = {}
     try:

@@ -26,13 +26,7 @@ _SOME_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 
 
 def url_of(path: object) -> str | None:
-    """The URL that a text or a path names; None for a path of this machine.
-
-    Example:
-        >>> from pathlib import Path
-        >>> url_of("s3://bucket/run/"), url_of(Path("file:///tmp/run")), url_of("runs/a")
-        ('s3://bucket/run', 'file:///tmp/run', None)
-    """
+    """The URL that a text or a path names; None for a path of this machine."""
     if not isinstance(path, str | os.PathLike):
         return None
     text = str(path)

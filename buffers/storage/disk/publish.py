@@ -45,25 +45,11 @@ def publish(
     outside: Path | None = None,
     goes_on: bool = False,
 ) -> Generator[Path]:
-    """Create a folder or file that gets the target's name if the block succeeds, else is removed.
-
-    Until then it is in ``<target>.part``. Its contents are durable before it gets its name.
-    Leftovers of a process that was killed are removed first.
-
-    Args:
-        target: An unused path, or, for a folder, an empty folder. A link to an empty folder stays:
-            the folder that it names is replaced.
-        doing: A name for the work, as in "an import".
-        kind: A folder or a file.
-        outside: A folder in which the target must not lie.
-        goes_on: A folder's leftovers are not removed but given to the block, which checks each
-            file. After an OSError or Ctrl-C they stay for the next call.
-
-    Raises:
-        ValueError: The target is in use, or in ``outside``, or cannot be replaced, or
-            ``<target>.part`` is the name of something else.
-        StoreLocked: Another process creates the target.
-    """
+    """Create a folder or file that gets its name if the block succeeds, and else is removed."""
+    # Until then it is in ``<target>.part``. Its contents are durable before it gets its name.
+    # Leftovers of a process that was killed are removed first, or with ``goes_on`` given to the
+    # block, which checks each file: after an OSError or Ctrl-C they stay for the next call. A link
+    # to an empty folder stays: the folder that it names is replaced.
     check_platform()
     is_inner = outside is not None and is_inside(target, outside)
     if target.name in ("", "..") or is_inner:

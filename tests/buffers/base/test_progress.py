@@ -339,32 +339,6 @@ with collector(on_episode=on_episode) as made:
     made.collect(episodes=12, progress=True)
 print("after")
 """
-THREADS = """
-def run(name):
-    for number in range(5):
-        with sw.Collector(sw.make_vec("CartPole-v1", 1, num_workers=0), sw.RandomPolicy()) as made:
-            made.collect(steps=60, progress=True)
-        print(f"{name}{number}\\n", end="")
-threads = [threading.Thread(target=run, args=(name,)) for name in "abcd"]
-with progress.LiveLine() as line:
-    line.show(lambda: progress.Status([progress.Part("all")]))
-    for each in threads: each.start()
-    for each in threads: each.join()
-print("after")
-"""
-
-
-LOGS = """
-import logging
-logging.basicConfig(level=logging.INFO, format="%(message)s")
-own = logging.StreamHandler(sys.stdout)
-logging.getLogger("stepwell").addHandler(own)
-def on_episode(report):
-    if report.episode < 3: logging.getLogger("stepwell.collectors").info("ended %d", report.episode)
-with collector(on_episode=on_episode) as made:
-    made.collect(episodes=12, progress=True)
-print("after", own.stream is sys.__stdout__, logging.root.handlers[0].stream is sys.__stderr__)
-"""
 
 
 def check_clean(shown: Shown, lines: list[str], *, is_shown: bool = True) -> None:
@@ -450,22 +424,6 @@ def test_a_forked_process_can_print() -> None:
     shown = in_terminal("import warnings; warnings.simplefilter('ignore')\n" + BEGIN + FORK)
     assert shown.screen.text[-1] == "after 0"
     assert "child" in "".join(shown.screen.text)
-
-
-@pytest.mark.proof
-def test_what_is_logged_appears_above_the_line() -> None:
-    shown = in_terminal(BEGIN + LOGS)
-    twice = [f"ended {number}" for number in range(3) for _ in range(2)]
-    assert sorted(shown.screen.text) == sorted(["after True True", "before", *twice])
-    check_clean(shown, shown.screen.text)
-
-
-@pytest.mark.proof
-def test_threads_have_a_line_each() -> None:
-    shown = in_terminal(BEGIN + THREADS)
-    expected = sorted(f"{name}{number}" for name in "abcd" for number in range(5))
-    assert sorted(shown.screen.text) == sorted(["after", "before", *expected])
-    check_clean(shown, shown.screen.text)
 
 
 @pytest.mark.proof

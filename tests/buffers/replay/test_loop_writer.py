@@ -36,6 +36,7 @@ from stepwell.buffers import (
 )
 from stepwell.buffers.replay.writer import ReplayWriter
 from support.envs.fakes import CounterEnv
+from support.examples import examples
 from support.programs import run_python
 
 DICT = spaces.Dict(
@@ -277,7 +278,7 @@ def options() -> dict[str, Any]:
     return {"info": {"lives": -1}, "extras": {"value": np.float32(0)}}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     draw=st.data(),
     kind=st.sampled_from(("plain", "stack", "dict")),

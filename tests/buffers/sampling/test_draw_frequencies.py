@@ -86,19 +86,6 @@ def test_frequencies_of_sequences_match_their_mode(draw: Any, borders: Any, alig
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize(("batch_size", "batches"), [(1, 600), (7, 200)])
-@pytest.mark.parametrize("draw", ["recent", "episodes"])
-def test_small_batches_have_the_same_frequencies_as_large_ones(
-    batch_size: int, batches: int, draw: Any
-) -> None:
-    with a_replay(Kind()) as played:
-        whole_episodes(played, [5, 3, 6])
-        request = Sequences(batch_size, 3, draw=draw, fields=["reward"])
-        items, counts = counts_of(played, request, batches)
-        assert_shares(counts, shares_of(items, draw))
-
-
-@pytest.mark.proof
 def test_the_draws_of_a_batch_are_independent() -> None:
     with a_replay(Kind()) as played:
         whole_episodes(played, [5, 4, 3])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from stepwell.buffers import NotEnoughData
 from stepwell.buffers.sampling.requests import Align, Borders, Draw, Sequences
-from support.models.replay_histories import HISTORIES, KINDS, Kind, a_replay, busy_history, moments
+from support.models.replay_histories import HISTORIES, KINDS, Kind, a_replay, moments
 from support.models.replay_model import Contents, assert_sequences, by_id, drawn, sequences
 from support.rows.replay_rows import Played, Step
 
@@ -56,42 +56,6 @@ def test_drawn_sequences_are_those_of_the_model(
         for _ in moments(played, history):
             for request in wanted:
                 check(played, request, kind.stack)
-
-
-@pytest.mark.proof
-@given(KINDS, HISTORIES, requests())
-def test_every_sequence_of_the_model_is_drawn(
-    kind: Kind, history: list[Step], request: Sequences
-) -> None:
-    with a_replay(kind) as played:
-        for _ in moments(played, history, count=1):
-            pass
-        request = request._replace(draw="steps", stack=request.stack and kind.stack > 1)
-        items = by_id(sequences(played.episodes, request, kind.stack), request)
-        if not items:
-            return
-        # The probability that one of n is missing from 30 n draws is below n * exp(-30).
-        request = request._replace(batch_size=30 * len(items), fields=["reward"])
-        found = drawn(played.replay.sample(request), items)
-        assert set(found) == set(items.values())
-
-
-@pytest.mark.proof
-@pytest.mark.parametrize("borders", get_args(Borders))
-@pytest.mark.parametrize("align", get_args(Align))
-@pytest.mark.parametrize("kind", [Kind(False, 150, 3, "repeat"), Kind(True, 150, 3)])
-def test_a_ring_that_was_filled_many_times_agrees_with_the_model(
-    borders: Borders, align: Align, kind: Kind
-) -> None:
-    """D5, D6, I2, I6, N2, N3: windows across the head and the end of the memory, and stacks."""
-    with a_replay(kind) as played:
-        for number, step in enumerate(busy_history(90)):
-            played.add(step)
-            for length, stack in ((1, True), (6, False)) if number % 30 == 29 else ():
-                request = Sequences(40, length, borders, align=align, burn_in=2, stack=stack)
-                check(played, request, 3)
-        assert played.replay.storage.index.base > 0
-        played.assert_follows()
 
 
 @pytest.mark.proof

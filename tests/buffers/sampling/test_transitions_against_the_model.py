@@ -15,7 +15,6 @@ from support.models.replay_histories import (
     KINDS,
     Kind,
     a_replay,
-    busy_history,
     moments,
     whole_episodes,
 )
@@ -79,19 +78,6 @@ def test_every_transition_of_the_model_is_drawn(
             request = request._replace(batch_size=30 * len(steps), fields=["reward"])
             batch = played.replay.sample(request)
             assert set(batch.ids.tolist()) == set(steps)
-
-
-@pytest.mark.proof
-@pytest.mark.parametrize("n_step", [1, 3])
-@pytest.mark.parametrize("kind", [Kind(False, 150, 4, "repeat"), Kind(True, 150, 4)])
-def test_a_ring_that_was_filled_many_times_agrees_with_the_model(n_step: int, kind: Kind) -> None:
-    """Trap 10, N2, N3, N4: next observations and stacks at the write head."""
-    with a_replay(kind) as played:
-        for number, step in enumerate(busy_history(100)):
-            played.add(step)
-            if number % 10 == 9:
-                check(played, Transitions(60, n_step), 4)
-        assert played.replay.storage.index.base > 0
 
 
 # Known traps

@@ -28,6 +28,7 @@ from stepwell.buffers.view.curves import (
     text_names,
     values_at,
 )
+from support.examples import examples
 
 FIELDS = (
     Field("observation/joints", "float32", (2, 2), "raw"),
@@ -162,7 +163,7 @@ def plus_zero(value: Any) -> Any:
     st.sampled_from([0, 5]),
     st.data(),
 )
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_curves_are_those_of_the_model(
     count: int, seed: int, end: End, first_row: int, data: st.DataObject
 ) -> None:

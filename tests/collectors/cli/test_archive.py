@@ -46,23 +46,6 @@ def test_the_numbers_are_printed_as_json(stepwell: CommandLine) -> None:
 
 
 @pytest.mark.proof
-def test_some_episodes_are_archived_and_restored(stepwell: CommandLine) -> None:
-    make_store(stepwell)
-    assert stepwell("archive a -o some.swa --lanes 1 --episodes 1,3-4").code == 0
-    assert stepwell("archive a -o a.swa --lanes 1").code == 0
-    assert stepwell("restore some.swa --out b --lanes 1").code == 0
-    said = stepwell("restore a.swa --out c --lanes 1 --episodes 1,3-4")
-    assert has_parts(said.out, "3 episodes|left out|equal rows")
-    assert stepwell("filter a --out d --episodes 1,3-4").code == 0
-    found = [contents_of(sw.SequenceReplayBuffer.open(name, read_only=True)) for name in "bcd"]
-    assert found[0] == found[1] == found[2]
-    for command in ("archive a -o e.swa", "restore a.swa --out e"):
-        said = stepwell(f"{command} --episodes 999999-99999999999")
-        assert said.code == 2
-        assert "999999-99999999999" in said.err
-
-
-@pytest.mark.proof
 def test_a_difference_has_exit_code_1(stepwell: CommandLine) -> None:
     lie(make_store(stepwell))
     said = stepwell("archive lie -o a.swa --lanes 1")

@@ -59,18 +59,6 @@ def test_the_table_has_returns_lengths_and_an_interval(stepwell: CommandLine) ->
     assert re.fullmatch(r"mean length [\d.]+", one[-1])
 
 
-@pytest.mark.proof
-def test_an_atari_game_is_played_as_in_python_with_its_options(stepwell: CommandLine) -> None:
-    short = "evaluate Pong --policy random --episodes 2 --workers 0 --max-frames 400"
-    said = stepwell.json(short)
-    envs = sw.make_atari("Pong", 2, backend="python", num_workers=0, max_frames=400)
-    found = sw.evaluate(envs, "random", episodes=2)
-    envs.close()
-    assert said["episodes"] == found.to_json()["episodes"]
-    clipped = stepwell.json(f"{short} --clip-rewards")
-    assert clipped["episodes"] == said["episodes"]
-
-
 def test_an_evaluated_cartridge_has_the_rewards_of_its_map(stepwell: CommandLine) -> None:
     if not installed_backends():
         pytest.skip("needs an emulator")

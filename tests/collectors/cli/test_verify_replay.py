@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import stepwell as sw
 from demo_rom import write_demo
 from stepwell.buffers import Chunk, SequenceReplayBuffer
 from support.command_line import CommandLine, has_parts
@@ -156,18 +155,6 @@ def test_an_env_is_named_where_the_store_does_not_say_how(stepwell: CommandLine)
     assert stepwell("verify --replay a --env mine:counter").code == 1
 
 
-@pytest.mark.proof
-def test_another_backend_of_atari(stepwell: CommandLine) -> None:
-    pytest.importorskip("cv2")
-    options = "--backend native --num-envs 2 --steps 80 --max-frames 100 --size 20"
-    assert stepwell(f"collect Pong {options} --out a --seed 7 --quiet").code == 0
-    said = stepwell("verify --replay a --backend python")
-    assert said.code == 0
-    _, proved, note = said.out.splitlines()
-    assert "4 of 4 episodes proved" in proved
-    assert has_parts(note, "2 episodes: its last observation was not compared")
-
-
 @needs_a_backend
 def test_a_cartridge_is_given_with_its_file(stepwell: CommandLine) -> None:
     pytest.importorskip("cv2")
@@ -176,15 +163,3 @@ def test_a_cartridge_is_given_with_its_file(stepwell: CommandLine) -> None:
     assert stepwell(f"collect {rom} {options}").code == 0
     assert has_parts(stepwell("verify --replay a").err, "cartridge|--rom")
     assert stepwell(f"verify --replay a --rom {rom}").code == 0
-
-
-def test_a_store_without_facts_is_refused(stepwell: CommandLine) -> None:
-    with SequenceReplayBuffer("a") as replay:
-        envs = sw.make_vec("CartPole-v1", 1, num_workers=0)
-        with sw.Collector(envs, sw.RandomPolicy(), replay, seed=1) as collector:
-            collector.collect(steps=20)
-    rewrite(Path("a"), lambda chunk: chunk, "b", lambda facts: {"mine": 1})
-    said = stepwell("verify --replay b")
-    assert said.code == 2
-    assert "--env" in said.err
-    assert stepwell("verify --replay b --env CartPole-v1").code == 0

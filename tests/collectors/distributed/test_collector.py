@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -548,10 +549,10 @@ def test_a_run_in_its_thread_stores_until_the_block_ends() -> None:
             with pytest.raises(ValueError, match="running"):
                 collector.close()
             while run.steps < 40:
-                pass
+                time.sleep(0.001)
             version = run.publish({"w": 0.5})
             while run.lag or run.steps < 100:
-                pass
+                time.sleep(0.001)
             assert version == run.version == 2
         with pytest.raises(ValueError, match="ended"):
             run.publish({})
@@ -575,7 +576,7 @@ def test_errors_in_the_background_are_raised_by_publish_and_at_the_end() -> None
         with pytest.raises(RemoteError, match="KeyError"), collector.running() as run:  # noqa: PT012
             run.publish({"wrong": 0})
             while run._error is None:
-                pass
+                time.sleep(0.001)
             run.publish({"w": 0.1})
             raise AssertionError("publish did not raise")
         with pytest.raises(ValueError, match="closed"):
@@ -587,7 +588,7 @@ def test_errors_in_the_background_are_raised_by_publish_and_at_the_end() -> None
     ):
         run.publish({"wrong": 0})
         while run._error is None:
-            pass
+            time.sleep(0.001)
 
 
 # Numbers

@@ -7,9 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
-from hypothesis import given
-from hypothesis import strategies as st
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import stepwell as sw
 from stepwell.wrappers import WorkerVectorEnv
@@ -45,23 +43,6 @@ def collected(envs: Any, seeds: Any, **options: Any) -> tuple[sw.SequenceReplayB
     return replay, report
 
 
-@pytest.mark.proof
-@ALL_MODES
-@pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
-@pytest.mark.parametrize("num_envs", [1, 2, 3, 7, 9])
-def test_each_seed_gives_the_episode_of_an_env_reset_with_it(
-    mode: AutoresetMode, kind: Any, num_envs: int
-) -> None:
-    replay, report = collected(kind([SeededEnv] * num_envs, autoreset_mode=mode), SEEDS)
-    episodes = list(replay.iter_episodes())
-    assert [e.metadata["seed"] for e in episodes] == SEEDS
-    for episode, seed in zip(episodes, SEEDS, strict=True):
-        assert same(np.asarray(episode.observation), np.array(alone(seed)))
-        assert episode.end.is_final
-    assert (report.episodes, report.steps, report.cut) == (7, 35, 0)
-    assert [e.stream for e in episodes] == [place % num_envs for place in range(7)]
-
-
 def test_neither_the_collectors_seed_nor_earlier_calls_matter() -> None:
     firsts = []
     for seed, steps in ((0, 0), (1, 0), (2, 13)):
@@ -74,24 +55,6 @@ def test_neither_the_collectors_seed_nor_earlier_calls_matter() -> None:
         firsts.append([np.asarray(e.observation) for e in episodes])
     assert all(same(one, other) for one, other in zip(firsts[0], firsts[1], strict=True))
     assert all(same(one, other) for one, other in zip(firsts[0], firsts[2], strict=True))
-
-
-@pytest.mark.proof
-@given(
-    st.lists(st.integers(0, 50), min_size=1, max_size=9),
-    st.integers(1, 4),
-    st.integers(1, 4),
-    st.sampled_from(list(AutoresetMode)),
-)
-def test_the_number_of_envs_changes_nothing_but_the_stream(
-    seeds: list[int], num_envs: int, other_envs: int, mode: AutoresetMode
-) -> None:
-    found = []
-    for n in (num_envs, other_envs):
-        envs = SyncVectorEnv([SeededEnv] * n, autoreset_mode=mode)
-        replay, _ = collected(envs, seeds)
-        found.append([np.asarray(e.observation) for e in replay.iter_episodes()])
-    assert all(same(one, other) for one, other in zip(*found, strict=True))
 
 
 def test_calls_may_be_repeated_and_mixed() -> None:

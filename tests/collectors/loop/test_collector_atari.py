@@ -11,7 +11,6 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 import stepwell as sw
 from stepwell.buffers import Episode, SpecMismatch
-from stepwell.collectors.loop.collector import Seeds
 from support.envs.atari_games import LIFE_LOSS, Game, atari, choose, play
 
 NEXT_STEP, SAME_STEP = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP
@@ -82,44 +81,6 @@ def test_games_equal_those_of_a_plain_loop(mode: AutoresetMode) -> None:
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("mode", [NEXT_STEP, SAME_STEP])
-def test_a_lost_life_that_does_not_reset_is_no_border(mode: AutoresetMode) -> None:
-    """Trap 5: `life_loss_info=True` sets terminated, and the game continues."""
-    games = play(2, 330, **LIFE_LOSS)
-    replay, report = collect(
-        atari(2, mode, **LIFE_LOSS), 600, info={"lives": -1, "episode_frame_number": -1}
-    )
-    assert_games(replay, games, least_over=2)
-    lost = 0
-    for episode in replay.iter_episodes():
-        frames = episode.fields["info/episode_frame_number"]
-        lives = episode.fields["info/lives"]
-        known = frames >= 0  # SAME_STEP gives no info of a last row
-        assert (np.diff(frames[known]) > 0).all()
-        lost += int((np.diff(lives[known]) < 0).sum())
-    assert lost >= 2
-    assert report.episodes == sum(e.end.is_final for e in replay.iter_episodes())
-    assert report.steps == replay.steps
-
-
-@pytest.mark.proof
-def test_a_lost_life_is_no_border_when_it_is_the_last_row_of_a_call() -> None:
-    """The call waits one more step, which shows if the episode ended."""
-    replay, parts = sw.SequenceReplayBuffer(), sw.SequenceReplayBuffer()
-    with sw.Collector(atari(2, **LIFE_LOSS), actions, replay, seed=7) as collector:
-        whole = collector.collect(steps=400)
-    with sw.Collector(atari(2, **LIFE_LOSS), actions, parts, seed=7) as collector:
-        steps = 0
-        while steps < whole.steps:
-            steps += collector.collect(steps=1).steps
-    pairs = zip(replay.iter_episodes(), parts.iter_episodes(), strict=False)
-    for one, other in pairs:
-        rows = min(one.rows, other.rows) - 1
-        assert np.array_equal(one.fields["observation"][:rows], other.fields["observation"][:rows])
-        assert one.end == other.end or not one.end.is_final
-
-
-@pytest.mark.proof
 def test_episodic_life_ends_episodes_at_lost_lives() -> None:
     replay, _ = collect(
         atari(2, episodic_life=True, noop_max=0, max_num_frames_per_episode=900),
@@ -129,22 +90,6 @@ def test_episodic_life_ends_episodes_at_lost_lives() -> None:
     ended = [e for e in replay.iter_episodes() if e.terminated[-1]]
     assert len(ended) >= 2
     assert any(e.fields["info/lives"][-1] > 0 for e in ended)
-
-
-@pytest.mark.proof
-@pytest.mark.parametrize("mode", [NEXT_STEP, SAME_STEP])
-def test_rows_of_a_partial_batch_go_to_their_own_env(mode: AutoresetMode) -> None:
-    """Trap 22: with batch_size < num_envs rows belong to info["env_id"]."""
-    seed = Seeds(7, 0).next_envs_seed(3)
-    games = play(3, 200)
-    envs = atari(3, mode, batch_size=2, num_threads=2)
-    replay, report = collect(envs, 300)
-    # ale-py may serve two of the three all the time.
-    assert_games(replay, games, least_over=2, least_envs=2)
-    assert report.steps == replay.steps
-    seeds = {e.stream: e.metadata["seed"] for e in replay.iter_episodes() if "seed" in e.metadata}
-    assert seeds == {env: seed + env for env in seeds}
-    assert len(seeds) >= 2
 
 
 @pytest.mark.proof

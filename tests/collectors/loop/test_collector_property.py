@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import stepwell as sw
@@ -25,10 +25,7 @@ from support.models.rollout_model import (
     TraceRule,
     assert_equal_rollouts,
     assert_rollout,
-    assert_same,
     assert_values,
-    ends_of,
-    joined,
     policy_of,
 )
 
@@ -159,14 +156,6 @@ def test_calls_of_a_single_env_give_its_own_rows(
     run(TraceEnv(plans[0], 0), model, calls, sw.SequenceReplayBuffer())
 
 
-@pytest.mark.parametrize("mode", list(AutoresetMode))
-def test_seven_then_thirteen_steps_equal_twenty(mode: AutoresetMode) -> None:
-    plans: list[Plan] = [[(6, "terminated"), (2, "truncated")], [(3, "both")]]
-    envs = SyncVectorEnv(makers(plans), autoreset_mode=mode)
-    calls: list[Call] = [("steps", 7), ("steps", 13), ("episodes", 1), ("rollout", 4)]
-    run(envs, model_of(plans, CountingRule(2), mode), calls, sw.SequenceReplayBuffer())
-
-
 @pytest.mark.proof
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 @pytest.mark.parametrize("shared_memory", [True, False])
@@ -179,100 +168,6 @@ def test_rollouts_equal_the_rows_of_single_envs_in_worker_processes(
     if shared_memory or mode is not NEXT_STEP:
         calls += [("seeds", [3, 1, 4, 1, 5]), ("rollout", 9), ("episodes", 2), ("rollout", 4)]
     run(envs, model_of(plans, CountingRule(2), mode), calls, sw.SequenceReplayBuffer())
-
-
-@pytest.mark.proof
-@given(PLANS, st.lists(st.integers(1, 12), min_size=1, max_size=4), CHUNK_ROWS, CHUNK_ROWS)
-@settings(max_examples=examples(40))
-def test_calls_add_up_to_one_call_and_one_digest(
-    plans: list[Plan], splits: list[int], chunk_rows: int, other_chunk_rows: int
-) -> None:
-    """Trap 14: collecting 7 steps, then 13, equals collecting 20."""
-
-    def digest(calls: Sequence[int], rows: int, flush_seconds: float) -> tuple[str, int]:
-        envs = SyncVectorEnv(makers(plans))
-        replay = sw.SequenceReplayBuffer()
-        with (
-            small_chunks(rows),
-            sw.Collector(
-                envs, sw.RandomPolicy(), replay, seed=1, flush_seconds=flush_seconds
-            ) as collector,
-        ):
-            reports = [collector.collect(steps=steps) for steps in calls]
-        assert replay.digest() == reports[-1].digest
-        return reports[-1].digest, replay.steps
-
-    digest_in_parts, steps = digest(splits, chunk_rows, 0.0)
-    assert digest([steps], other_chunk_rows, 1e9) == (digest_in_parts, steps)
-
-
-@pytest.mark.proof
-@given(
-    PLANS,
-    MODES,
-    RULES,
-    st.lists(st.integers(1, 12), min_size=2, max_size=4),
-    WITH_REPLAY,
-)
-@settings(max_examples=examples(60))
-def test_14_rollouts_add_up_to_one_rollout(
-    plans: list[Plan],
-    mode: AutoresetMode,
-    rule: Rule,
-    lengths: list[int],
-    with_replay: bool,
-) -> None:
-    """All arrays; of the open ends those that are not at an inner border."""
-
-    def rollouts(lengths: Sequence[int]) -> list[sw.Rollout]:
-        replay = sw.SequenceReplayBuffer() if with_replay else None
-        envs = SyncVectorEnv(makers(plans), autoreset_mode=mode)
-        with sw.Collector(
-            envs, policy_of(rule), replay, seed=2, store_state=bool(rule.initial)
-        ) as collector:
-            return [collector.rollout(steps) for steps in lengths]
-
-    whole, parts = rollouts([sum(lengths)])[0], rollouts(lengths)
-    for name, part in joined(parts).items():
-        assert_same(name, part, getattr(whole, name))
-    assert_same("initial_state", parts[0].initial_state, whole.initial_state)
-    ends: list[tuple[int, int]] = []
-    first = 0
-    for part in parts:
-        ends += [(first + step, env) for step, env in ends_of(part)]
-        first += part.num_steps
-    expected = set(ends_of(whole))
-    borders = set(np.cumsum([part.num_steps for part in parts[:-1]]) - 1)
-    assert expected <= set(ends)
-    assert all(step in borders for step, _ in set(ends) - expected)
-    assert sum((part.episode_lengths for part in parts), ()) == whole.episode_lengths
-
-
-@pytest.mark.proof
-@given(
-    PLANS,
-    st.sampled_from([NEXT_STEP, SAME_STEP]),
-    st.lists(st.integers(1, 12), min_size=1, max_size=4),
-    st.tuples(st.integers(1, 20), st.integers(0, 3)),
-)
-def test_a_replay_gets_the_same_rows_as_from_a_plain_collect_where_a_worker_died(
-    plans: list[Plan], mode: AutoresetMode, lengths: list[int], died: tuple[int, int]
-) -> None:
-    digests, steps = [], 0
-    for by_rollout in (True, False):
-        at_step, env = died[0], died[1] % len(plans)
-        envs = RestartVectorEnv(makers(plans), at_step, env, autoreset_mode=mode)
-        replay = sw.SequenceReplayBuffer()
-        with sw.Collector(envs, policy_of(TraceRule()), replay, seed=3) as collector:
-            if by_rollout:
-                rollouts = [collector.rollout(length) for length in lengths]
-                steps = sum(rollout.steps for rollout in rollouts)
-                # Else the collect stops one vector step earlier, before a worker dies in it.
-                assume(rollouts[-1].mask[-1].any())
-            else:
-                collector.collect(steps=steps)
-        digests.append((steps, replay.steps, replay.digest()))
-    assert digests[0] == digests[1]
 
 
 @given(PLANS, MODES, RULES, st.integers(1, 12), st.integers(1, 4))

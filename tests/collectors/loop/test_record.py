@@ -36,7 +36,6 @@ from support.envs.fakes import (
     RestartVectorEnv,
     SeededEnv,
 )
-from support.programs import run_python
 
 NEXT_STEP, SAME_STEP, DISABLED = (
     AutoresetMode.NEXT_STEP,
@@ -682,56 +681,6 @@ def test_a_closed_replay_has_all_rows(tmp_path: Path) -> None:
         assert stored.steps == 6
 
 
-def test_rows_are_drawn_without_a_flush() -> None:
-    replay = sw.SequenceReplayBuffer(seed=0)
-    env = sw.record(two(CounterEnv), replay)
-    loop(env, 4)
-    batch = replay.sample_transitions(32)
-    assert replay.steps == 8
-    assert int(np.asarray(batch.next_observation)[:, 1].max()) == 4
-    env.close()
-
-
-SCRIPT = """
-import os, sys
-import gymnasium as gym
-import numpy as np
-import stepwell as sw
-how, path = sys.argv[1:]
-envs = gym.make_vec("CartPole-v1", num_envs=2, vectorization_mode="sync")
-env = sw.record(envs, path, flush_seconds=0 if how == "kill" else 1e9)
-env.reset(seed=0)
-for step in range(200):
-    env.step(np.array([step % 2, 0]))
-    if how == "kill" and step == 150:
-        os.kill(os.getpid(), 9)
-if how == "error":
-    raise ZeroDivisionError
-if how == "circle":
-    env.itself = env
-"""
-
-
-@pytest.mark.proof
-@pytest.mark.parametrize("how", ["end", "error", "circle", "kill"])
-def test_what_a_process_leaves(how: str, tmp_path: Path) -> None:
-    code = {"error": 1, "kill": -9}.get(how, 0)
-    done = run_python("-c", SCRIPT, how, tmp_path / "store", code=code)
-    assert "Exception ignored" not in done.stderr
-    with sw.SequenceReplayBuffer.open(tmp_path / "store") as replay:
-        envs = gym.make_vec("CartPole-v1", num_envs=2, vectorization_mode="sync")
-        env = sw.record(envs, expected := sw.SequenceReplayBuffer())
-        env.reset(seed=0)
-        for step in range(150 if how == "kill" else 200):
-            env.step(np.array([step % 2, 0]))
-        env.close()
-        if how != "kill":
-            assert replay.digest() == expected.digest()
-        else:  # the newest step's rows are those of the flush before, or its own
-            assert 0 <= replay.steps - expected.steps <= 2
-        assert all(proof.reason == "equal" for proof in sw.resimulate(replay))
-
-
 def test_a_forked_process_does_not_store_the_rows_again(tmp_path: Path) -> None:
     """The workers of vector envs that are made later have copies of the recorded env."""
     replay = sw.SequenceReplayBuffer(tmp_path / "store")
@@ -803,59 +752,7 @@ def test_a_session_after_another_one_has_its_streams_again() -> None:
     assert [one.metadata["session"] for one in replay.iter_episodes()] == [0, 0, 1, 1, 2, 2]
 
 
-@pytest.mark.proof
-def test_a_loop_in_a_thread() -> None:
-    replay = sw.SequenceReplayBuffer(seed=0)
-    env = sw.record(two(partial(CounterEnv, 5)), replay, flush_seconds=0)
-    loop(env, 2)
-
-    def steps() -> None:
-        for _ in range(300):
-            env.step(ZEROS)
-
-    thread = threading.Thread(target=steps)
-    thread.start()
-    while thread.is_alive():
-        replay.sample_transitions(16)
-    thread.join()
-    env.close()
-    whole = [one for one in times(replay) if len(one) == 6]
-    assert len(whole) >= 2 * 300 // 6 - 2
-    assert all(one == list(range(len(one))) for one in times(replay))
-
-
 # Proofs.
-
-
-@pytest.mark.proof
-@MODES
-def test_a_recorded_session_is_proved(mode: AutoresetMode) -> None:
-    replay = sw.SequenceReplayBuffer()
-    envs = gym.make_vec(
-        "CartPole-v1",
-        num_envs=2,
-        vectorization_mode="sync",
-        vector_kwargs={"autoreset_mode": mode},
-    )
-    env = sw.record(envs, replay)
-    rng = np.random.default_rng(0)
-    for seed in (3, None, 8):  # the second one follows cut episodes
-        env.reset(seed=seed)
-        for _ in range(60):
-            _, _, terminated, truncated, _ = env.step(rng.integers(0, 2, 2))
-            if mode is DISABLED and (terminated | truncated).any():
-                env.reset(options={"reset_mask": terminated | truncated})
-    env.close()
-    reasons = [proof.reason for proof in sw.resimulate(replay)]
-    assert set(reasons) == {"equal", "unreachable"}
-    assert reasons.count("equal") >= 6
-    changed = sw.SequenceReplayBuffer()
-    other = sw.record(gym.make("CartPole-v1"), changed)
-    other.reset(seed=0)
-    for _ in range(3):
-        other.step(np.int64(0))
-    other.close()
-    assert [proof.reason for proof in sw.resimulate(changed)] == ["equal"]
 
 
 def test_resets_with_options_are_not_taken_for_what_can_be_played_again() -> None:

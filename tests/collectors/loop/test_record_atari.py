@@ -117,16 +117,6 @@ def test_rows_of_a_partial_batch_go_to_their_own_env(mode: AutoresetMode, halves
         assert episode.metadata.get("seed") in (None, 5 + episode.stream)
 
 
-@pytest.mark.proof
-def test_a_second_reset_of_a_partial_batch_is_refused() -> None:
-    env = sw.record(atari(num_envs=3, batch_size=2), sw.SequenceReplayBuffer())
-    observation, _ = env.reset(seed=5)
-    env.step(choose(observation))
-    with pytest.raises(ValueError, match=r"batch_size=2 of 3: .*reset"):
-        env.reset()
-    env.close()
-
-
 def test_a_loop_over_make_atari_is_proved() -> None:
     replay = sw.SequenceReplayBuffer()
     env = sw.record(sw.make_atari("pong", 2), replay)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -141,45 +140,6 @@ def test_stored_rows_equal_those_of_single_envs(
             one.metadata["stream_episode"] for one in replay.iter_episodes() if one.stream == stream
         ]
         assert numbers == sorted(set(numbers))
-
-
-@pytest.mark.proof
-@given(PLANS.map(lambda plans: plans[:1]), CALLS, CHUNK_ROWS, FLUSH_SECONDS, st.booleans())
-@settings(max_examples=examples(100))
-def test_stored_rows_of_a_single_env_equal_its_own(
-    plans: list[Plan], calls: list[Call], chunk_rows: int, flush_seconds: float, is_seeded: bool
-) -> None:
-    """An end is followed by a reset of the loop; with `SeededResets` each has its seed."""
-    kind: Any = sw.SeededResets if is_seeded else lambda env: env
-    model = Model([kind(TraceEnv(plans[0]))], TraceEnv.choose, mode=AutoresetMode.NEXT_STEP)
-    replay = sw.SequenceReplayBuffer()
-    bare = kind(TraceEnv(plans[0]))
-    with small_chunks(chunk_rows):
-        env = sw.record(kind(TraceEnv(plans[0])), replay, flush_seconds=flush_seconds)
-        observation: Any = None
-        has_ended, seed = False, 100
-        for what, number in [("reset", 0), *calls, ("steps", 1)]:
-            if what == "flush":
-                env.flush()
-            elif what != "steps":
-                seed += 1
-                observation, has_ended = env.reset(seed=seed)[0], False
-                assert exactly(observation, bare.reset(seed=seed)[0])
-                model.reset(seed)
-            for _ in range(number):
-                model._turn()
-                if has_ended:
-                    result = env.reset()
-                    assert exactly(result, bare.reset())
-                    observation, has_ended = result[0], False
-                    continue
-                action = TraceEnv.choose(observation)
-                step = env.step(action)
-                assert exactly(step, bare.step(action))
-                observation, has_ended = step[0].copy(), step[2] or step[3]
-                spoil(step[0])
-        env.close()
-    assert_stored(replay, model.episodes)
 
 
 @given(

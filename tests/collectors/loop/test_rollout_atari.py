@@ -11,17 +11,12 @@ import pytest
 from gymnasium.vector import AutoresetMode
 
 import stepwell as sw
-from stepwell.wrappers import atari_python
 from support.envs.atari_games import LIFE_LOSS, Game, atari, choose, play, worth
 from support.models.model import row_of, same
-from support.models.rollout_model import assert_equal_rollouts, assert_same, ends_of, joined
+from support.models.rollout_model import assert_same, ends_of, joined
 
 NEXT_STEP, SAME_STEP = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP
 BOTH_MODES = pytest.mark.parametrize("mode", [NEXT_STEP, SAME_STEP])
-# Each env that is made loads its ROM, which takes longer than what most tests do with it.
-ONE_MODE_USUALLY = pytest.mark.parametrize(
-    "mode", [NEXT_STEP, pytest.param(SAME_STEP, marks=pytest.mark.full)]
-)
 
 
 class Policy:
@@ -153,18 +148,6 @@ def test_5_also_when_a_rollout_ends_with_the_row_of_the_lost_life(mode: Autorese
 
 
 @pytest.mark.proof
-@ONE_MODE_USUALLY
-def test_5_also_when_lives_are_lost_in_steps_that_follow_each_other(mode: AutoresetMode) -> None:
-    """One rollout waits for the step after its last, which may leave another row in doubt."""
-    knobs = {**LIFE_LOSS, "noop_max": 30, "max_num_frames_per_episode": 120, "num_threads": 2}
-    (whole,), _ = rolled(atari(12, mode, **knobs), 130)
-    parts, _ = rolled(atari(12, mode, **knobs), *[1] * 130)
-    for name, part in joined(parts).items():
-        assert_same(name, part, getattr(whole, name))
-    assert sum((part.episode_lengths for part in parts), ()) == whole.episode_lengths
-
-
-@pytest.mark.proof
 @BOTH_MODES
 def test_5_a_lost_life_continues_the_state_and_is_no_end_for_callbacks(mode: AutoresetMode) -> None:
     """A policy that counts continues to count, and callbacks get real ends only."""
@@ -208,23 +191,6 @@ def test_5_a_lost_life_continues_the_state_and_is_no_end_for_callbacks(mode: Aut
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("changes", [{}, {"stack_num": 1}])
-@ONE_MODE_USUALLY
-def test_groups_of_games_give_what_one_vector_env_gives(
-    mode: AutoresetMode, changes: dict[str, Any]
-) -> None:
-    found = []
-    for envs in ([atari(2, mode, **changes), atari(1, mode, **changes)], atari(3, mode, **changes)):
-        rollouts, _ = rolled(envs, 70, 65)
-        for rollout in rollouts:
-            rollout.episode_lengths = tuple(sorted(rollout.episode_lengths))
-            rollout.episode_returns = tuple(sorted(rollout.episode_returns))
-        found.append(rollouts)
-    for one, other in zip(*found, strict=True):
-        assert_equal_rollouts(one, other)
-
-
-@pytest.mark.proof
 def test_lost_lives_in_groups_are_refused() -> None:
     envs = [atari(1, **LIFE_LOSS), atari(1, **LIFE_LOSS)]
     with pytest.raises(ValueError, match=r"^life_loss_info=True: .*one vector env.*got several"):
@@ -246,25 +212,6 @@ def test_22_seeds_of_episodes_need_envs_that_all_answer() -> None:
         with pytest.raises(ValueError, match=r"^seeds: .*batch_size.*num_envs"):
             collector.collect(seeds=[1, 2])
         assert collector.rollout(3).num_steps == 3
-
-
-@pytest.mark.proof
-@ONE_MODE_USUALLY
-@pytest.mark.parametrize("splits", [[40, 70, 40], [1] * 20 + [130]])
-def test_22_columns_of_a_partial_batch_hold_their_own_envs_rows(
-    mode: AutoresetMode, splits: list[int]
-) -> None:
-    """With batch_size < num_envs rows belong to info["env_id"]; every env has T rows."""
-    games = play(4, 260)
-    policy = Policy()
-    envs = atari(4, mode, batch_size=2, num_threads=2)
-    rollouts, _ = rolled(envs, *splits, policy=policy)
-    assert policy.sizes == {2}  # only the envs that wait
-    for env in range(4):
-        rows, first = column(games[env], mode), 0
-        for rollout in rollouts:
-            assert_column(rollout, env, rows[first : first + rollout.num_steps])
-            first += rollout.num_steps
 
 
 @pytest.mark.proof
@@ -297,58 +244,3 @@ def test_22_a_partial_batch_is_stored_without_a_gap(mode: AutoresetMode) -> None
         for episode, game in zip(own[:-1], own_games, strict=False):
             newest = np.stack([stack[-1] for stack in game.stacks])
             assert np.array_equal(np.asarray(episode.observation), newest)
-
-
-@pytest.mark.proof
-@BOTH_MODES
-def test_22_writing_into_an_earlier_rollout_loses_no_row(mode: AutoresetMode) -> None:
-    games = play(4, 260)
-    envs = atari(4, mode, batch_size=2, num_threads=2)
-    with sw.Collector(envs, Policy(), seed=7) as collector:
-        rollout, first = collector.rollout(25), 0
-        for _ in range(5):
-            for env in range(4):
-                assert_column(rollout, env, column(games[env], mode)[first : first + 25])
-            rollout, first = collector.rollout(25, out=rollout), first + 25
-
-
-def frames_by_choice(observation: np.ndarray, is_first: np.ndarray) -> Any:
-    return choose(observation) % 3, {"value": worth(observation)}
-
-
-@pytest.mark.proof
-@pytest.mark.parametrize("changes", [{}, {"sticky": 0.0, "clip_rewards": True}])
-def test_both_backends_give_equal_rollouts(
-    changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """But for the screens on which an episode ends: the native one shows an older one."""
-    # The native backend goes on with its generators: no seeds for later resets here.
-    monkeypatch.setattr(atari_python, "fused_env", atari_python.FusedAtari)
-    found = []
-    same_for_both: dict[str, Any] = {"noop_max": 0, "max_frames": 120, "size": (24, 20)}
-    for backend in ("native", "python"):
-        settings: Any = {"backend": backend, "num_workers": 1, **same_for_both, **changes}
-        envs = sw.make_atari("breakout", 2, **settings)
-        rollouts, _ = rolled(
-            envs, 20, 40, policy=frames_by_choice, info={"lives": -1, "frame_number": -1}
-        )
-        found.append(rollouts)
-    for native, python in zip(*found, strict=True):
-        for name in ("reward", "is_first", "terminated", "truncated", "cut", "mask"):
-            assert_same(name, getattr(native, name), getattr(python, name))
-        mask = native.mask
-        for name in ("observation", "action"):
-            one, other = np.asarray(getattr(native, name)), np.asarray(getattr(python, name))
-            assert_same(name, one[mask], other[mask])
-        assert_same("value", native.extras["value"][mask], python.extras["value"][mask])
-        for key in ("lives", "frame_number"):
-            assert_same(key, native.info[key][mask], python.info[key][mask])
-        assert native.episode_lengths == python.episode_lengths
-        assert native.episode_returns == python.episode_returns
-        assert_same("ends", native.bootstrap.step, python.bootstrap.step)
-        assert_same("ends", native.bootstrap.env, python.bootstrap.env)
-        at_border = ~native.truncated[native.bootstrap.step, native.bootstrap.env]
-        newest = [np.asarray(one.bootstrap.observation)[at_border] for one in (native, python)]
-        assert_same("newest", *newest)
-    assert any(rollout.truncated.any() for rollout in found[0])
-    assert any((~rollout.mask).any() for rollout in found[0])

@@ -104,7 +104,7 @@ def check_some(replay: SequenceReplayBuffer, rows: int = 2, **settings: Any) -> 
     for episode in episodes[:2] + episodes[-1:]:
         most = last_row(episode)
         for row in {0, most, *rng.integers(0, most + 1, rows - 1).tolist()}:
-            live = replay.env_at(episode.id, row, **settings)
+            live = sw.env_at(replay, episode.id, row, **settings)
             check_rest(live, episode, row, 40)
 
 
@@ -136,7 +136,7 @@ def test_the_generator_of_the_env_is_in_the_same_state() -> None:
         reference = gym.make("FrozenLake-v1")
         reference.reset(seed=int(str(episode.metadata["seed"])))
         for row in range(last_row(episode) + 1):
-            env, _, _ = replay.env_at(episode.id, row)
+            env, _, _ = sw.env_at(replay, episode.id, row)
             states = [one.unwrapped.np_random.bit_generator.state for one in (env, reference)]
             assert states[0] == states[1]
             reference.step(int(episode.action[row]))
@@ -168,7 +168,7 @@ def test_a_snapshot_begins_after_a_lost_life(breakout: SequenceReplayBuffer) -> 
     for episode in [*middle[:3], episodes[-1]]:
         row = last_row(episode) // 2
         for use_snapshots in (False, True):
-            live = replay.env_at(episode.id, row, use_snapshots=use_snapshots)
+            live = sw.env_at(replay, episode.id, row, use_snapshots=use_snapshots)
             check_rest(live, episode, row)
 
 
@@ -181,7 +181,7 @@ def test_both_ways_lead_to_one_state_of_the_emulator(breakout: SequenceReplayBuf
     one: Any
     other: Any
     one, other = (
-        replay.env_at(episode.id, row, use_snapshots=use_snapshots)[0]
+        sw.env_at(replay, episode.id, row, use_snapshots=use_snapshots)[0]
         for use_snapshots in (False, True)
     )
     for action in [3, 3, 0, 2, 3, 1, 2, 2, 0, 3]:
@@ -220,7 +220,7 @@ def test_a_stack_of_frames_is_whole() -> None:
     (episode,) = replay.iter_episodes()
     for row in (0, 1, 2, 5, 8):
         for use_snapshots in (False, True):
-            env, observation, _ = replay.env_at(episode.id, row, use_snapshots=use_snapshots)
+            env, observation, _ = sw.env_at(replay, episode.id, row, use_snapshots=use_snapshots)
             np.testing.assert_array_equal(observation, seen[row])
             env.close()
 
@@ -228,7 +228,7 @@ def test_a_stack_of_frames_is_whole() -> None:
 def test_an_episode_branches() -> None:
     replay = recorded(sw.make_vec("CartPole-v1", 1, num_workers=0), 60)
     episode = next(replay.iter_episodes())
-    env, _, _ = replay.env_at(episode.id, 3)
+    env, _, _ = sw.env_at(replay, episode.id, 3)
     observation, *_ = env.step(1 - int(episode.action[3]))
     assert not np.array_equal(observation, episode.observation[4])
 
@@ -247,7 +247,7 @@ def test_an_episode_branches() -> None:
 def test_what_is_not_there_is_refused(episode: Any, row: Any, match: str) -> None:
     replay = recorded(sw.make_vec("CartPole-v1", 1, num_workers=0), 60)
     with pytest.raises(ValueError, match=match):
-        replay.env_at(episode, row)
+        sw.env_at(replay, episode, row)
 
 
 def test_the_row_of_an_end_is_refused() -> None:
@@ -255,7 +255,7 @@ def test_the_row_of_an_end_is_refused() -> None:
     episode = next(replay.iter_episodes())
     assert episode.end.is_final
     with pytest.raises(ValueError, match=f"row: .*0 to {episode.steps - 1}, got {episode.steps}"):
-        replay.env_at(episode.id, episode.steps)
+        sw.env_at(replay, episode.id, episode.steps)
 
 
 @pytest.mark.parametrize("field", ["observation", "reward"])
@@ -266,9 +266,9 @@ def test_an_env_that_shows_other_rows_is_refused(field: str) -> None:
         return changed_chunk(chunk, fields={**chunk.fields, field: rows})
 
     replay = rewritten(recorded(sw.make_vec("CartPole-v1", 1, num_workers=0), 60), lie)
-    replay.env_at(0, 3)
+    sw.env_at(replay, 0, 3)
     with pytest.raises(ValueError, match=f"{field} of row 4"):
-        replay.env_at(0, 5)
+        sw.env_at(replay, 0, 5)
 
 
 def test_an_episode_that_ends_before_its_stored_end_is_refused() -> None:
@@ -281,7 +281,7 @@ def test_an_episode_that_ends_before_its_stored_end_is_refused() -> None:
     replay = rewritten(replay, longer)
     for row in (end, end + 1):
         with pytest.raises(ValueError, match=f"ends? .*row {end}|ended .*row {end}"):
-            replay.env_at(0, row)
+            sw.env_at(replay, 0, row)
 
 
 def without(replay: SequenceReplayBuffer, count: int) -> SequenceReplayBuffer:
@@ -299,14 +299,14 @@ def test_a_snapshot_reaches_an_episode_that_no_seed_leads_to(
     replay = without(breakout, 1)
     episode = next(one for one in replay.iter_episodes() if "seed" not in one.metadata)
     with pytest.raises(ValueError, match="use_snapshots=True"):
-        replay.env_at(episode.id)
-    check_rest(replay.env_at(episode.id, 2, use_snapshots=True), episode, 2)
+        sw.env_at(replay, episode.id)
+    check_rest(sw.env_at(replay, episode.id, 2, use_snapshots=True), episode, 2)
 
 
 def test_an_episode_without_a_snapshot_names_the_option() -> None:
     replay = recorded(sw.make_vec("CartPole-v1", 1, num_workers=0), 30)
     with pytest.raises(ValueError, match="snapshots=True"):
-        replay.env_at(0, use_snapshots=True)
+        sw.env_at(replay, 0, use_snapshots=True)
 
 
 @pytest.mark.proof
@@ -320,7 +320,7 @@ def test_episodes_of_stores_that_are_read_as_one(
     with SequenceReplayBuffer.open(both, read_only=True) as joined:
         episodes = [one for one in joined.iter_episodes() if "seed" not in one.metadata]
         for episode in (episodes[0], episodes[-1]):
-            live = joined.env_at(episode.id, 2, use_snapshots=True)
+            live = sw.env_at(joined, episode.id, 2, use_snapshots=True)
             check_rest(live, episode, 2)
 
 
@@ -338,17 +338,17 @@ def test_snapshots_survive_copies_and_rings(
     copied.close()
     with SequenceReplayBuffer.open(tmp_path / "copied", read_only=True) as read:
         episode = list(read.iter_episodes())[-1]
-        check_rest(read.env_at(episode.id, 7, use_snapshots=True), episode, 7)
+        check_rest(sw.env_at(read, episode.id, 7, use_snapshots=True), episode, 7)
     ring = SequenceReplayBuffer(capacity=150)
     envs = sw.make_atari("Pong", 1, backend="python", max_frames=160, snapshots=True)
     with sw.Collector(envs, sw.RandomPolicy(), ring, seed=0) as collector:
         collector.collect(steps=300)
     whole = [one for one in ring.iter_episodes() if one.first_row == 0]
-    check_rest(ring.env_at(whole[-1].id, 5, use_snapshots=True), whole[-1], 5)
+    check_rest(sw.env_at(ring, whole[-1].id, 5, use_snapshots=True), whole[-1], 5)
     late = [one for one in ring.iter_episodes() if one.first_row]
     for one in late:
         with pytest.raises(ValueError, match="snapshot"):
-            ring.env_at(one.id, one.first_row + 1, use_snapshots=True)
+            sw.env_at(ring, one.id, one.first_row + 1, use_snapshots=True)
 
 
 @pytest.mark.proof
@@ -364,9 +364,9 @@ def test_a_hostile_snapshot_is_refused_in_one_sentence(
 
     replay = rewritten(saved_pong, forged)
     with pytest.raises(ValueError, match="snapshot") as error:
-        replay.env_at(0, use_snapshots=True)
+        sw.env_at(replay, 0, use_snapshots=True)
     assert "\n" not in str(error.value)
-    env, _, _ = replay.env_at(0, 2)  # its seed is not concerned
+    env, _, _ = sw.env_at(replay, 0, 2)  # its seed is not concerned
     env.close()
 
 
@@ -379,7 +379,7 @@ def test_a_snapshot_of_another_episode_is_found_out(breakout: SequenceReplayBuff
 
     replay = rewritten(breakout, swapped)
     with pytest.raises(ValueError, match="observation of row"):
-        replay.env_at(0, 8, use_snapshots=True)
+        sw.env_at(replay, 0, 8, use_snapshots=True)
 
 
 def test_metadata_with_a_key_of_the_collector_is_refused() -> None:
