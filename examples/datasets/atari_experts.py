@@ -17,15 +17,16 @@ class RamPolicy:
 
     def __init__(self, envs: Any, rule: Rule) -> None:
         self._emulators = [env.unwrapped.ale for env in envs.envs]
-        self._rule = rule
+        self._rules = [rule] * len(self._emulators)
         self._seen = [[self._ram(one)] * 3 for one in self._emulators]
         self._last = [0] * len(self._emulators)
 
-    def __call__(self, observation: np.ndarray, is_first: np.ndarray) -> np.ndarray:
+    def __call__(self, observation: np.ndarray, is_first: np.ndarray) -> Any:
         """The actions [N]."""
         now = [self._ram(one) for one in self._emulators]
         self._seen = [[ram, *seen[:2]] for ram, seen in zip(now, self._seen, strict=True)]
-        self._last = list(map(self._rule, self._seen, self._last))
+        chosen = zip(self._rules, self._seen, self._last, strict=True)
+        self._last = [rule(seen, last) for rule, seen, last in chosen]
         return np.array(self._last)
 
     @staticmethod

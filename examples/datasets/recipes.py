@@ -1,6 +1,7 @@
 """The recipes of Stepwell's catalogue: envs, policy, seed and length of each data set."""
 
 import itertools
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -12,8 +13,10 @@ import numpy as np
 
 import atari_experts as atari
 import controllers
+import ram_agents
 import stepwell as sw
 
+sys.path.append(str(Path(__file__).parents[1]))  # where demo_rom is
 RANDOM = "random"
 
 
@@ -94,6 +97,27 @@ def atari_games() -> dict[str, Recipe]:
             steps=20_000 if game == "Pong" else 10_000,  # its games are long
             info={"lives": -1},
         )
+    return found
+
+
+def trained_agents() -> dict[str, Recipe]:
+    """The best agent of each game that learned it, and all along its training in turn."""
+    found: dict[str, Recipe] = {}
+    for game in ram_agents.SIGHTS:
+        agents = ram_agents.kept_agents(game)
+        words = f"PPO on the RAM, {max(agents):,} steps"
+        curve = f"PPO on the RAM, after {', '.join(f'{one:,}' for one in agents)} steps in turn"
+        for level, chosen, about, steps in (
+            ("trained", [agents[max(agents)]], words, 20_000),
+            ("mixed", list(agents.values()), curve, 40_000),
+        ):
+            found[f"atari/{game.lower()}-{level}"] = Recipe(
+                envs=partial(sw.make_atari, game, 4, backend="python", num_workers=0),
+                policy=partial(ram_agents.AgentPolicy, agents=chosen),
+                words=about,
+                steps=steps,
+                info={"lives": -1},
+            )
     return found
 
 
@@ -190,5 +214,5 @@ def cartridges() -> dict[str, Recipe]:
 
 def all_recipes() -> dict[str, Recipe]:
     """All of them, by name."""
-    families = controlled, tables, missions, cartridges, atari_games
+    families = controlled, tables, missions, cartridges, atari_games, trained_agents
     return dict(itertools.chain.from_iterable(family().items() for family in families))
