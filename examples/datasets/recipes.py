@@ -101,7 +101,7 @@ def atari_games() -> dict[str, Recipe]:
 
 
 def trained_agents() -> dict[str, Recipe]:
-    """The best agent of each game that learned it, and all along its training in turn."""
+    """The last agent of each game's training, and all along it in turn."""
     found: dict[str, Recipe] = {}
     for game in ram_agents.SIGHTS:
         agents = ram_agents.kept_agents(game)
