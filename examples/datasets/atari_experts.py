@@ -7,7 +7,7 @@ import numpy as np
 
 Ram = np.ndarray
 Rule = Callable[[Sequence[Ram], int], int]
-"""The action for the RAM of now and of the step before, and for the last action."""
+"""The action for the RAM of now and of the two steps before, and for the last action."""
 
 FIRE, RIGHT, LEFT = 1, 2, 3  # of Breakout; Pong's paddle goes up with RIGHT
 
@@ -17,15 +17,16 @@ class RamPolicy:
 
     def __init__(self, envs: Any, rule: Rule) -> None:
         self._emulators = [env.unwrapped.ale for env in envs.envs]
-        self._rule = rule
-        self._seen = [[self._ram(one)] * 2 for one in self._emulators]
+        self._rules = [rule] * len(self._emulators)
+        self._seen = [[self._ram(one)] * 3 for one in self._emulators]
         self._last = [0] * len(self._emulators)
 
-    def __call__(self, observation: np.ndarray, is_first: np.ndarray) -> np.ndarray:
+    def __call__(self, observation: np.ndarray, is_first: np.ndarray) -> Any:
         """The actions [N]."""
         now = [self._ram(one) for one in self._emulators]
-        self._seen = [[ram, seen[0]] for ram, seen in zip(now, self._seen, strict=True)]
-        self._last = list(map(self._rule, self._seen, self._last))
+        self._seen = [[ram, *seen[:2]] for ram, seen in zip(now, self._seen, strict=True)]
+        chosen = zip(self._rules, self._seen, self._last, strict=True)
+        self._last = [rule(seen, last) for rule, seen, last in chosen]
         return np.array(self._last)
 
     @staticmethod
@@ -38,7 +39,7 @@ def pong(seen: Sequence[Ram], last: int) -> int:
 
     An action moves the paddle by 9 pixels in its own step and by as many in the next.
     """
-    (x, y), (x1, y1) = ((int(ram[49]), int(ram[54])) for ram in seen)
+    (x, y), (x1, y1) = ((int(ram[49]), int(ram[54])) for ram in seen[:2])
     if y == 0:
         return 0
     goal = (y + 5 * 125) / 6
@@ -53,7 +54,7 @@ def breakout(seen: Sequence[Ram], last: int) -> int:
 
     As in Pong, half of an action's way is gone in the next step: 11 pixels of 22.
     """
-    (x, y), (x1, y1) = ((int(ram[99]), int(ram[101])) for ram in seen)
+    (x, y), (x1, y1) = ((int(ram[99]), int(ram[101])) for ram in seen[:2])
     if y == 0:
         return FIRE
     goal = float(x)

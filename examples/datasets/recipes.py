@@ -14,11 +14,12 @@ import numpy as np
 
 import atari_experts as atari
 import controllers
+import ram_agents
 import stepwell as sw
 from stepwell.collectors.catalogue import games
 
-RANDOM = "random"
 sys.path.append(str(Path(__file__).parents[1]))  # where demo_rom is
+RANDOM = "random"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +99,27 @@ def atari_games() -> dict[str, Recipe]:
             steps=32_000 if game == "Pong" else 10_000,  # its games are long
             info={"lives": -1},
         )
+    return found
+
+
+def trained_agents() -> dict[str, Recipe]:
+    """The last agent of each game's training, and all along it in turn."""
+    found: dict[str, Recipe] = {}
+    for game in ram_agents.SIGHTS:
+        agents = ram_agents.kept_agents(game)
+        words = f"PPO on the RAM, {max(agents):,} steps"
+        curve = f"PPO on the RAM, after {', '.join(f'{one:,}' for one in agents)} steps in turn"
+        for level, chosen, about, steps in (
+            ("trained", [agents[max(agents)]], words, 40_000),
+            ("mixed", list(agents.values()), curve, 60_000),
+        ):
+            found[f"atari/{game.lower()}-{level}"] = Recipe(
+                envs=partial(sw.make_atari, game, 4, backend="python", num_workers=0),
+                policy=partial(ram_agents.AgentPolicy, agents=chosen),
+                words=about,
+                steps=steps,
+                info={"lives": -1},
+            )
     return found
 
 
@@ -239,5 +261,8 @@ def cartridges() -> dict[str, Recipe]:
 
 def all_recipes() -> dict[str, Recipe]:
     """All of them, by name."""
-    families = controlled, tables, missions, many_agents, cartridges, atari_games
+    families = (
+        *(controlled, tables, missions, many_agents),
+        *(cartridges, atari_games, trained_agents),
+    )
     return dict(itertools.chain.from_iterable(family().items() for family in families))
