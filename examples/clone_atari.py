@@ -1,0 +1,68 @@
+"""Clone an Atari expert of the catalogue with a small network, and play new games.
+
+python examples/clone_atari.py --dataset atari/breakout-expert
+
+It needs PyTorch (`pip install 'stepwell[torch]'`), and minutes of one core.
+"""
+
+import argparse
+
+import numpy as np
+import torch
+from torch import nn
+
+import stepwell as sw
+from stepwell.collectors import list_datasets
+
+
+def learn(replay: sw.SequenceReplayBuffer, num_actions: int, updates: int) -> nn.Module:
+    """A network from stacks of frames [N, 4, 84, 84] to logits of the expert's actions."""
+    net = nn.Sequential(
+        *(nn.Conv2d(4, 8, 8, 4), nn.ReLU(), nn.Conv2d(8, 16, 4, 2), nn.ReLU(), nn.Flatten()),
+        *(nn.LazyLinear(256), nn.ReLU(), nn.Linear(256, num_actions)),
+    )
+    net(torch.zeros(1, 4, 84, 84))  # the lazy layer's size is known from here on
+    optimizer = torch.optim.Adam(net.parameters(), 5e-4)
+    plan = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.05, updates)
+    right = 0.0
+    for update in range(updates):
+        batch = replay.sample_transitions(32)
+        actions = torch.as_tensor(batch.action)
+        logits = net(torch.as_tensor(batch.observation) / 255)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(logits, actions).backward()
+        optimizer.step()
+        plan.step()
+        right += 0.02 * (float((logits.argmax(1) == actions).float().mean()) - right)
+        if update % 250 == 249:
+            print(f"{update + 1:,} updates: {right:.1%} of the expert's actions", flush=True)
+    return net
+
+
+def main() -> None:
+    """Learn, and play new games."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--dataset", default="atari/breakout-expert")
+    parser.add_argument("--updates", type=int, default=3_000)
+    parser.add_argument("--games", type=int, default=8)
+    parser.add_argument("--max-frames", type=int, default=18_000, help="of a game: five minutes")
+    options = parser.parse_args()
+    torch.manual_seed(0)
+    (entry,) = (one for one in list_datasets() if one.name == options.dataset)
+    envs = sw.make_atari(entry.env, options.games, backend="python", max_frames=options.max_frames)
+    with sw.load_dataset(entry.name, seed=0, progress=True) as replay:
+        net = learn(replay, int(envs.single_action_space.n), options.updates)
+
+    @torch.inference_mode()
+    def cloned(observation: np.ndarray, is_first: np.ndarray) -> np.ndarray:
+        return net(torch.as_tensor(observation) / 255).argmax(1).numpy()
+
+    print(f"expert: mean return {entry.return_mean:.1f} in the data set")
+    for name, policy in (("random", sw.RandomPolicy()), ("clone", cloned)):
+        score = sw.evaluate(envs, policy, episodes=options.games)
+        print(f"{name}: mean return {score.mean:.1f} of {len(score.episodes)} new games")
+    envs.close()
+
+
+if __name__ == "__main__":
+    main()
