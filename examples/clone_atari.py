@@ -15,26 +15,39 @@ import stepwell as sw
 from stepwell.collectors import list_datasets
 
 
+class Centred(nn.Module):
+    """Frames less their mean picture: what moves is few pixels, and stands out."""
+
+    def __init__(self, frames: np.ndarray) -> None:
+        super().__init__()
+        self.mean = torch.as_tensor(frames).float().mean((0, 1))
+
+    def forward(self, frames: torch.Tensor) -> torch.Tensor:
+        """Stacks [N, 4, 84, 84] of floats."""
+        return (frames - self.mean) / 32
+
+
 def learn(replay: sw.SequenceReplayBuffer, num_actions: int, updates: int) -> nn.Module:
     """A network from stacks of frames [N, 4, 84, 84] to logits of the expert's actions."""
     net = nn.Sequential(
-        *(nn.Conv2d(4, 8, 8, 4), nn.ReLU(), nn.Conv2d(8, 16, 4, 2), nn.ReLU(), nn.Flatten()),
+        Centred(replay.sample_transitions(1024).observation),
+        *(nn.Conv2d(4, 16, 8, 4), nn.ReLU(), nn.Conv2d(16, 32, 4, 2), nn.ReLU(), nn.Flatten()),
         *(nn.LazyLinear(256), nn.ReLU(), nn.Linear(256, num_actions)),
     )
     net(torch.zeros(1, 4, 84, 84))  # the lazy layer's size is known from here on
-    optimizer = torch.optim.Adam(net.parameters(), 5e-4)
+    optimizer = torch.optim.Adam(net.parameters(), 1e-3)
     plan = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.05, updates)
     right = 0.0
     for update in range(updates):
         batch = replay.sample_transitions(32)
         actions = torch.as_tensor(batch.action)
-        logits = net(torch.as_tensor(batch.observation) / 255)
+        logits = net(torch.as_tensor(batch.observation))
         optimizer.zero_grad()
         nn.functional.cross_entropy(logits, actions).backward()
         optimizer.step()
         plan.step()
         right += 0.02 * (float((logits.argmax(1) == actions).float().mean()) - right)
-        if update % 250 == 249:
+        if update % 500 == 499:
             print(f"{update + 1:,} updates: {right:.1%} of the expert's actions", flush=True)
     return net
 
@@ -43,7 +56,7 @@ def main() -> None:
     """Learn, and play new games."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--dataset", default="atari/breakout-expert")
-    parser.add_argument("--updates", type=int, default=3_000)
+    parser.add_argument("--updates", type=int, default=6_000)
     parser.add_argument("--games", type=int, default=8)
     parser.add_argument("--max-frames", type=int, default=18_000, help="of a game: five minutes")
     options = parser.parse_args()
@@ -55,7 +68,7 @@ def main() -> None:
 
     @torch.inference_mode()
     def cloned(observation: np.ndarray, is_first: np.ndarray) -> np.ndarray:
-        return net(torch.as_tensor(observation) / 255).argmax(1).numpy()
+        return net(torch.as_tensor(observation)).argmax(1).numpy()
 
     print(f"expert: mean return {entry.return_mean:.1f} in the data set")
     for name, policy in (("random", sw.RandomPolicy()), ("clone", cloned)):

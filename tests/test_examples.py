@@ -17,7 +17,7 @@ LINE_LIMIT = 60
 # A whole learner in one file, as CleanRL has it: network, policy, loss and loop; and two
 # recorders next to each other, with a table and a picture.
 LINE_LIMITS = {
-    "clone_atari": 70,
+    "clone_atari": 85,
     "diamond": 100,
     "feed_cleanrl_ppo": 130,
     "iris": 70,
