@@ -6,6 +6,7 @@ It needs PyTorch (`pip install 'stepwell[torch]'`), and minutes of one core.
 """
 
 import argparse
+from typing import Any
 
 import numpy as np
 import torch
@@ -62,9 +63,11 @@ def main() -> None:
     options = parser.parse_args()
     torch.manual_seed(0)
     (entry,) = (one for one in list_datasets() if one.name == options.dataset)
-    envs = sw.make_atari(entry.env, options.games, backend="python", max_frames=options.max_frames)
+    envs: Any = sw.make_atari(
+        entry.env, options.games, backend="python", max_frames=options.max_frames
+    )
     with sw.load_dataset(entry.name, seed=0, progress=True) as replay:
-        net = learn(replay, int(envs.single_action_space.n), options.updates)
+        net = learn(replay, envs.single_action_space.n, options.updates)
 
     @torch.inference_mode()
     def cloned(observation: np.ndarray, is_first: np.ndarray) -> np.ndarray:

@@ -145,26 +145,29 @@ def draw_film(one: Dataset) -> None:
     rom = file_of(None, one.rom) if one.rom else None
     sw.restore(file_of(None, one.archive), replay, episodes=[best], lanes=1, rom=rom)
     (episode,) = replay.iter_episodes()
+    strip = observed(replay, episode.id)
+    if strip is None and one.env in gym.registry:
+        rows = np.linspace(0, episode.steps - 1, min(FRAMES, episode.steps)).astype(int).tolist()
+        frames = [rendered(one, replay, episode.id, row) for row in rows]
+        strip = FilmStrip.of(np.stack(frames), rows)
+    if strip is not None:
+        FILMS.mkdir(exist_ok=True)
+        strip.save(film_of(one))
+
+
+def observed(replay: sw.SequenceReplayBuffer, episode: int) -> FilmStrip | None:
+    """Frames of the observations, if these are pictures in which people see something."""
     try:
-        strip = replay.filmstrip(episode.id, frames=FRAMES)
-        is_seen = min(strip.pixels.shape[:2]) >= LEAST_SIDE
-    except ValueError:  # its observations are no images
-        is_seen = False
-    if not is_seen:
-        if one.env not in gym.registry:
-            return
-        rows = np.linspace(0, episode.steps - 1, min(FRAMES, episode.steps)).astype(int)
-        strip = FilmStrip.of(
-            np.stack([rendered(one, replay, episode.id, row) for row in rows]), rows
-        )
-    FILMS.mkdir(exist_ok=True)
-    strip.save(film_of(one))
+        strip = replay.filmstrip(episode, frames=FRAMES)
+    except ValueError:  # they are no images
+        return None
+    return strip if min(strip.pixels.shape[:2]) >= LEAST_SIDE else None
 
 
 def rendered(one: Dataset, replay: sw.SequenceReplayBuffer, episode: int, row: int) -> np.ndarray:
     """What the env shows people at a row, small."""
     make = partial(gym.make, one.env, render_mode="rgb_array")
-    env, _, _ = sw.env_at(replay, episode, int(row), env=make)
+    env, _, _ = sw.env_at(replay, episode, row, env=make)
     picture = np.asarray(env.render())
     env.close()
     width = round(picture.shape[1] * HEIGHT / picture.shape[0])
