@@ -71,7 +71,7 @@ def main() -> None:
 
     @torch.inference_mode()
     def cloned(observation: np.ndarray, is_first: np.ndarray) -> np.ndarray:
-        return net(torch.as_tensor(observation)).argmax(1).numpy()
+        return np.asarray(net(torch.as_tensor(observation)).argmax(1))
 
     print(f"expert: mean return {entry.return_mean:.1f} in the data set")
     for name, policy in (("random", sw.RandomPolicy()), ("clone", cloned)):
