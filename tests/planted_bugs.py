@@ -622,6 +622,50 @@ BUGS: tuple[Bug, ...] = (
             "tests/collectors/simulation/test_guard.py::test_the_time_limit_of_the_registered_env_is_not_loosened",
         ),
     ),
+    # --- the catalogue of data sets ---------------------------------------------------------------
+    Bug(
+        "any archive of the right size is taken",
+        "collectors/catalogue/datasets.py",
+        "if found != entry.sha256:",
+        "if not found:",
+        (
+            "tests/collectors/catalogue/test_datasets.py::test_another_archive_than_the_index_says_is_refused",
+        ),
+    ),
+    Bug(
+        "a data set with another digest is kept, and what is equal of one that differs",
+        "collectors/catalogue/datasets.py",
+        "digest=entry.digest, lanes=lanes",
+        "lanes=lanes",
+        (
+            "tests/collectors/catalogue/test_datasets.py::test_rows_of_another_digest_are_no_data_set",
+        ),
+    ),
+    Bug(
+        "what the disk has is not looked at before playing",
+        "collectors/catalogue/datasets.py",
+        "if free < entry.store_bytes + _SPARE_BYTES:",
+        "if free < _SPARE_BYTES:",
+        (
+            "tests/collectors/catalogue/test_datasets.py::test_a_disk_without_room_is_refused_before_anything_is_played",
+        ),
+    ),
+    Bug(
+        "an impossible export is refused after minutes of play",
+        "collectors/cli/datasets.py",
+        "checked_target(to, out, options)  # playing can take minutes",
+        "pass",
+        (
+            "tests/collectors/cli/test_datasets.py::test_an_export_that_cannot_be_is_refused_before_anything_is_played",
+        ),
+    ),
+    Bug(
+        "a check that finds other rows ends as a good one",
+        "collectors/cli/datasets.py",
+        "code = DIFFERS if any(not one.is_equal for one in done) else UNREACHABLE if left else 0",
+        "code = UNREACHABLE if left else 0",
+        ("tests/collectors/cli/test_datasets.py::test_other_rows_have_exit_code_1",),
+    ),
     # --- the command line -------------------------------------------------------------------------
     Bug(
         "a KiB has 1,000 bytes",

@@ -17,6 +17,7 @@ LINE_LIMIT = 60
 # A whole learner in one file, as CleanRL has it: network, policy, loss and loop; and two
 # recorders next to each other, with a table and a picture.
 LINE_LIMITS = {
+    "clone_atari": 85,
     "diamond": 100,
     "feed_cleanrl_ppo": 130,
     "iris": 70,
@@ -37,7 +38,12 @@ NEEDS = {
 STEPS = 200
 GATHER = ["--steps", str(STEPS), "--out", "{out}"]
 # Those that gather nothing have arguments of their own.
-ARGUMENTS = {"make_demo_rom": ["{out}"], "offline_from_catalogue": ["--updates", "200"]}
+ARGUMENTS = {
+    "clone_atari": ["--updates", "2", "--games", "1", "--max-frames", "400"],
+    "make_demo_rom": ["{out}"],
+    "offline_d3rlpy": ["--dataset", "cartpole/medium", "--out", "{out}"],
+    "offline_from_catalogue": ["--updates", "200"],
+}
 
 IN_EVERY_RUN = ("own_policy", "sequence_batches")
 

@@ -27,7 +27,6 @@ import cv2
 import gymnasium as gym
 import numpy as np
 import pytest
-import typer.main
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.wrappers import FrameStackObservation, TimeAwareObservation
 
@@ -47,7 +46,7 @@ from stepwell.buffers import (
 )
 from stepwell.buffers.bridges import export_episodes, format_names, import_episodes
 from stepwell.buffers.sampling.requests import Align, Borders, Draw, Goals
-from stepwell.collectors.cli.app import app
+from stepwell.collectors.cli.app import every_command
 from support.contents import content, hash_of, leaves, sha
 from support.crash.disk_faults import NoSyncFiles
 from support.exchanged_stores import IMAGE, VECTOR, tagged_store
@@ -467,11 +466,9 @@ def parameters(value: Any) -> str:
 
 def command_lines() -> Lines:
     """A hash of what each command's help is made of, however Typer lays it out, and its options."""
-    root: Any = typer.main.get_command(app)
-    above = root.make_context("stepwell", [], resilient_parsing=True)
     lines: Lines = {}
-    for name in ("stepwell", *root.list_commands(above)):
-        command = root if name == "stepwell" else root.resolve_command(above, [name])[1]
+    for called, command, _ in every_command():
+        name = called.removeprefix("stepwell ")
         words, options = [command.help], list[str]()
         for one in command.params:
             if "--install-completion" in one.opts or "--show-completion" in one.opts:

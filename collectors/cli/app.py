@@ -7,7 +7,7 @@ import functools
 import importlib
 import io
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -265,6 +265,21 @@ def _unloaded() -> None:
 
 for _name, (_, _sentence) in COMMANDS.items():
     app.command(name=_name, help=_sentence, cls=_Command)(_unloaded)
+
+
+def every_command() -> Iterator[tuple[str, Any, Any]]:
+    """The words of each command, the command, and its context: `stepwell` first."""
+    root: Any = typer.main.get_command(app)
+    return _from("stepwell", root, root.make_context("stepwell", [], resilient_parsing=True))
+
+
+def _from(words: str, command: Any, context: Any) -> Iterator[tuple[str, Any, Any]]:
+    """A command, and those that it has of its own."""
+    yield words, command, context
+    for name in command.list_commands(context) if isinstance(command, TyperGroup) else ():
+        found = command.resolve_command(context, [name])[1]
+        below = type(context)(found, parent=context, info_name=name)
+        yield from _from(f"{words} {name}", found, below)
 
 
 if __name__ == "__main__":

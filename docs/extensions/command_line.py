@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
-import typer
 from sphinx.application import Sphinx
 
-from stepwell.collectors.cli.app import app as commands
+from stepwell.collectors.cli.app import every_command
 
 PAGE = "reference/command-line"
 MARK = "<!-- commands -->"
@@ -30,12 +30,8 @@ def fill(app: Sphinx, page: str, source: list[str]) -> None:
 
 def sections() -> Iterator[str]:
     """Markdown of all commands, in the order of `stepwell --help`."""
-    group: Any = typer.main.get_command(commands)
-    above = group.make_context("stepwell", [], resilient_parsing=True)
-    for name in group.list_commands(above):
-        command = group.resolve_command(above, [name])[1]
-        context = type(above)(command, parent=above, info_name=name)
-        yield f"## stepwell {name}\n"
+    for words, command, context in islice(every_command(), 1, None):
+        yield f"## {words}\n"
         yield from described(command.help)
         usage = command.get_usage(context).removeprefix("Usage: ")
         yield f"```text\n{' '.join(usage.split())}\n```\n"

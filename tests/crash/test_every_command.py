@@ -76,6 +76,20 @@ def test_a_failure_at_the_last_calls_leaves_nothing_or_is_none(
     assert counts["absent"] >= 2
 
 
+@pytest.mark.parametrize("name", ["datasets get", "load_dataset"])
+def test_a_full_disk_leaves_nothing_of_a_data_set(
+    commands: Commands, tmp_path: Path, name: str
+) -> None:
+    counts = check(
+        commands,
+        tmp_path,
+        needed(name),
+        (FULL_DISK,),
+        chosen=lambda calls: (2, calls // 3, calls // 2),
+    )
+    assert counts["a full disk: exit 2"] == 3
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("fault", FAULTS, ids=[fault.name for fault in FAULTS])
 @pytest.mark.parametrize("name", PLAIN)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import multiprocessing
 import shutil
@@ -20,7 +19,7 @@ from stepwell.buffers import RowsDiffer
 from stepwell.collectors import Dataset, add_dataset, check_dataset, list_datasets, load_dataset
 from stepwell.collectors.catalogue import datasets
 from stepwell.collectors.catalogue.index import EXTRAS, write_entry
-from support.catalogues import small_catalogue
+from support.catalogues import forge, small_catalogue
 from support.needed import skip_without
 
 Small = tuple[Path, Dataset]
@@ -117,37 +116,8 @@ def test_another_archive_than_the_index_says_is_refused(small: Small, tmp_path: 
     assert not files_of(tmp_path / "cache")
 
 
-def forge(small: Small, *, reward: float = 0, **facts: object) -> Path:
-    """Let the archive have another reward in an episode or other facts, and the index that."""
-    index, entry = small
-    archive = index.parent / entry.archive
-    replay, liar = sw.SequenceReplayBuffer(), sw.SequenceReplayBuffer()
-    original = archive.with_suffix(".original")
-    if not original.exists():
-        archive.rename(original)
-    sw.restore(original, replay, lanes=1)
-    liar.bind(replay.spec, {**replay.sessions[0], **facts})
-    writer = sw.buffers.EpisodeWriter(liar)
-    for one in replay.iter_episodes():
-        fields = {name: np.array(rows) for name, rows in one.fields.items()}
-        fields["reward"][-2] += reward if one.id == 2 else 0
-        writer.add_episode(replace(one, fields=fields))
-    writer.flush()
-    archive.unlink(missing_ok=True)
-    sw.archive(liar, archive, is_proved=False)
-    changed = replace(
-        entry,
-        sha256=hashlib.sha256(archive.read_bytes()).hexdigest(),
-        digest=liar.digest(),
-        archive_bytes=archive.stat().st_size,
-        versions={**entry.versions, "numpy": "1.0"},
-    )
-    write_entry(index, changed)
-    return index
-
-
 def test_an_env_that_behaves_differently_leaves_nothing(small: Small, tmp_path: Path) -> None:
-    index = forge(small, reward=1)
+    index = forge(*small, reward=1)
     with pytest.raises(RowsDiffer, match="reward"):
         load_dataset(small[1].name, index=index, lanes=1)
     assert not files_of(tmp_path / "cache")
@@ -207,7 +177,7 @@ def test_env_arguments_of_an_archive_are_checked_before_an_env_is_made(
         ({"entry_point": "os:system"}, "entry point"),
         ({"id": "os:CartPole-v1"}, "plain id"),
     ):
-        index = forge(small, env_spec=json.dumps({**spec, **wrong}))
+        index = forge(*small, env_spec=json.dumps({**spec, **wrong}))
         with pytest.raises(ValueError, match=words):
             load_dataset(small[1].name, index=index, lanes=1)
     assert not files_of(tmp_path / "cache")

@@ -12,7 +12,7 @@ import pytest
 import stepwell as sw
 from stepwell.collectors import Dataset
 from stepwell.collectors.catalogue.index import EXTRAS, read_index, write_entry
-from support.catalogues import small_catalogue
+from support.catalogues import forge, small_catalogue
 from support.command_line import CommandLine, has_parts
 
 
@@ -108,6 +108,12 @@ def test_other_rows_have_exit_code_1(stepwell: CommandLine, entry: Dataset) -> N
     assert (said.code, said.out) == (1, "")
     assert has_parts(said.err, f"digest {'0' * 16}|{entry.digest}")
     assert not Path("a").exists()
+    forge(Path("ours/index.toml"), entry, reward=1)
+    said = stepwell("datasets check --index ours/index.toml --lanes 1 --sample 100")
+    assert said.code == 1
+    assert has_parts(said.out, "pole/random|DIFFERS")
+    assert has_parts(said.err, "pole/random|reward")
+    assert said.err.count("\n") == 1
 
 
 def test_a_missing_package_is_told_and_the_others_are_checked(

@@ -6,19 +6,22 @@ fault happen at one call, looks at what is there, and runs the command once more
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import os
 import random
 import re
 import shutil
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import typer
 
 import stepwell as sw
 from stepwell.buffers import Chunk, DiskStorage, End, StoreFailed, copy_episodes, verify
@@ -27,7 +30,10 @@ from stepwell.buffers.curation import episode_writer
 from stepwell.buffers.curation.stored_episode import stored_episodes
 from stepwell.buffers.exchange.formats.format import format_of
 from stepwell.buffers.provenance.archive_file import opened
+from stepwell.collectors import list_datasets
 from stepwell.collectors.cli.app import main
+from stepwell.collectors.cli.errors import exit_on_error
+from support.catalogues import small_catalogue
 from support.crash.crash_truth import Wrong, must_succeed, require
 from support.crash.disk_faults import NoSyncFiles
 from support.crash.failing_calls import FAULTS, Commands, Fault, Outcome
@@ -121,6 +127,8 @@ class Case:
         """The call opens a result that is complete already."""
         what, _, path = self.call.partition(" ")
         is_in = f"{path}/".startswith(f"/{self.scenario.target}/") and what != "rename"
+        if self.scenario.check is check_cached:
+            return is_in and ".part" not in path
         return is_in and self.scenario.check is check_all_or_nothing
 
     def again(self, arguments: str = "") -> None:
@@ -299,6 +307,51 @@ def in_small_chunks(*arguments: str) -> None:
     sys.exit(main(arguments))
 
 
+# Data sets in the cache
+
+
+def load_catalogue(index: str) -> None:
+    """`load_dataset` of the only data set, as a command that ends as commands do."""
+    os.environ["STEPWELL_CACHE"] = str(Path("cache").absolute())
+    with _ends_as_commands_do():
+        (entry,) = list_datasets(index)
+        sw.load_dataset(entry.name, index=index, lanes=1).close()
+
+
+@contextlib.contextmanager
+def _ends_as_commands_do() -> Generator[None]:
+    """A sentence and an exit code for an error, as `exit_on_error` gives them."""
+    try:
+        with exit_on_error(False):
+            yield
+    except typer.Exit as end:
+        sys.exit(end.exit_code)
+
+
+def check_cached(case: Case) -> None:
+    """The data set is in the cache, whole, or nothing of it is; the next call makes it."""
+    before, now = _tree_before(case.before), tree(case.folder)
+    changed = [each for each, data in before.items() if now.get(each) != data]
+    require(not changed, f"changed {changed}")
+    (made,), found = _cached(case.reference), _cached(case.folder)
+    for store in found:
+        require(content(store) == _content_made(made), "in the cache, but not complete")
+    require(bool(found) or not case.is_complete, "exit code 0, but nothing is in the cache")
+    can_remove = not case.fault.is_broken_disk and not (case.fault.is_failure and case.is_removing)
+    if not found and not case.fault.is_kill and can_remove:
+        left = [each for each in now if each.startswith("cache/datasets/pole/")]
+        require(not left, f"left behind: {left}")
+    case.again()
+    (store,) = _cached(case.folder)
+    require(content(store) == _content_made(made), "the next call made something else")
+    require(not _temporary(case.folder), f"the next call left {_temporary(case.folder)}")
+
+
+def _cached(folder: Path) -> list[Path]:
+    manifests = folder.glob("cache/datasets/pole/*/manifest.json")
+    return [each.parent for each in manifests if each.parent.suffix != ".part"]
+
+
 # Collecting
 
 
@@ -456,6 +509,11 @@ def archived_store(folder: Path) -> None:
     assert main(f"archive {folder}/a --lanes 1 --out {folder}/a.swa --quiet".split()) == 0
 
 
+def catalogue(folder: Path) -> None:
+    """A catalogue with a small data set."""
+    small_catalogue(folder / "ours")
+
+
 def stores_with_duplicates(folder: Path) -> None:
     """Two small stores, and a third with episodes of the first."""
     two_stores(folder)
@@ -596,6 +654,16 @@ _ALL = [
     ),
     _making("archive", "archive a --lanes 1", two_stores, "out.swa"),
     _making("restore", "restore a.swa --lanes 1", archived_store),
+    _making(
+        "datasets get", "datasets get pole/random --index ours/index.toml --lanes 1", catalogue
+    ),
+    Scenario(
+        "load_dataset",
+        f"{__name__}:load_catalogue ours/index.toml",
+        catalogue,
+        check_cached,
+        "cache/datasets/pole",
+    ),
     Scenario("repair", "repair out --quiet", killed_store, check_repaired),
     Scenario("repair --yes", "repair out --yes --quiet", damaged_store, check_repaired),
     Scenario(
