@@ -144,10 +144,10 @@ def _play_bare(game: str, steps: int) -> None:
     path = get_rom_path(re.sub(r"(?<!^)(?=[A-Z])", "_", game).lower())
     assert path is not None
     emulator.loadROM(path)
-    actions = np.random.default_rng(0).choice(emulator.getMinimalActionSet(), steps)
-    for action in actions.tolist():
+    actions = emulator.getMinimalActionSet()
+    for number in np.random.default_rng(0).integers(len(actions), size=steps).tolist():
         for _ in range(4):
-            emulator.act(action)
+            emulator.act(actions[number])
         if emulator.game_over():
             emulator.reset_game()
         emulator.getScreenGrayscale()

@@ -231,7 +231,7 @@ def _show_table(found: Sequence[Dataset]) -> None:
     """A line of figures for each data set, and one below that says what it is."""
     from ..catalogue.index import spread
 
-    rows = [("name", "steps", "episodes", "return", "archive", "made")]
+    rows: list[tuple[str, ...]] = [("name", "steps", "episodes", "return", "archive", "made")]
     for one in found:
         sizes = map(format_bytes, (one.archive_bytes, one.store_bytes))
         returns = spread(one.return_mean, one.return_std)

@@ -88,8 +88,10 @@ def only_json() -> Generator[None]:
     Levels of minigrid, for instance, print what they reject.
     """
     with ExitStack() as stack:
-        kept = sys.stdout
-        if kept is sys.__stdout__:  # else it is not the process's own, as in tests and notebooks
+        kept: TextIO = sys.stdout
+        if (
+            sys.stdout is sys.__stdout__
+        ):  # else it is not the process's own, as in tests and notebooks
             kept.flush()
             number, other = kept.fileno(), sys.stderr.fileno()
             kept = stack.enter_context(os.fdopen(os.dup(number), "w"))
