@@ -2,7 +2,7 @@
 
 python examples/datasets/atari_trained.py Pong --steps 350000 130000 --out runs/agents
 python examples/datasets/atari_trained.py Breakout --steps 120000 --out runs/agents
-python examples/datasets/atari_trained.py Boxing --steps 65000 --out runs/agents
+python examples/datasets/atari_trained.py Boxing --steps 300000 --out runs/agents
 
 Needs stable-baselines3 2.x and some minutes of one core. Training again may give other agents, for
 floats are not summed alike on every machine. What the kept ones play is the same everywhere:
@@ -25,15 +25,8 @@ from stable_baselines3.common.env_util import make_vec_env
 
 from ram_agents import SIGHTS, UNIT, Sight, features
 
-CURVE = (
-    0,
-    1 / 8,
-    1 / 4,
-    3 / 8,
-    1 / 2,
-    3 / 4,
-    1,
-)  # of the training: an agent is kept
+# Parts of the training after which an agent is kept.
+CURVE = (0, 0.125, 0.25, 0.375, 0.5, 0.75, 1)
 LAYER_NAMES = "mlp_extractor.policy_net.0", "mlp_extractor.policy_net.2", "action_net"
 
 
