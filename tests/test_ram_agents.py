@@ -56,6 +56,7 @@ def test_the_table_is_that_of_exponentials() -> None:
     assert table[-1] == 0 < table[0]
 
 
+@pytest.mark.proof
 def test_quantized_weights_choose_as_the_floats_do() -> None:
     pytest.importorskip("torch")
     pytest.importorskip("stable_baselines3")
