@@ -71,7 +71,7 @@ def test_the_page_of_cards_is_current() -> None:
 
 
 def test_each_data_set_has_a_small_film_strip_and_no_other_is_there() -> None:
-    expected = {cards.film_of(one) for one in SHIPPED.values() if one.extra != "mpe2"}
+    expected = {cards.film_of(one) for one in SHIPPED.values()}
     assert {*cards.FILMS.iterdir()} == expected
     assert max(path.stat().st_size for path in expected) < 15_000
 
