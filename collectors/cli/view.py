@@ -261,7 +261,13 @@ def render(
     folder: StoreFolder,
     *,
     episode: Annotated[
-        str, typer.Option("--episode", "-e", metavar="ID", help="Id of the episode.")
+        str,
+        typer.Option(
+            "--episode",
+            "-e",
+            metavar="ID",
+            help="Id of the episode; or best, worst, longest, shortest, first or last.",
+        ),
     ],
     out: Annotated[
         Path,
@@ -328,8 +334,7 @@ def render(
     A clip shows each row once, the last one is the final observation. Several
     pictures in a row, such as a stack, are side by side. A .webp of more than
     512 MiB of pixels, or a .gif of 128 MiB, is refused: write an .mp4. The ids of
-    episodes, and which are the best: stepwell view, or
-    stepwell filter --top 5 --dry-run.
+    episodes: stepwell view.
     """
     with exit_on_error(debug, "start again"):
         from ...buffers.view.render import frames_status
@@ -339,7 +344,7 @@ def render(
             report = render_episode(
                 folder,
                 # Each `or` is for the types: of a text that is given, no number is None.
-                whole_number("--episode", episode, 0) or 0,
+                episode if episode.isalpha() else whole_number("--episode", episode, 0) or 0,
                 out,
                 rows=_parse_rows(rows),
                 fps=real_number("--fps", fps),
