@@ -304,7 +304,7 @@ def find_spec(env_id: str) -> EnvSpec:
     try:
         if module:
             importlib.import_module(module)
-        if name.startswith("ALE/"):
+        if name.startswith("ALE/") or _RAW_ATARI.fullmatch(name):
             _register_ale()
         return gym.spec(_with_version(name))
     except ImportError as error:

@@ -254,6 +254,16 @@ def report(
             )
 
 
+def _parse_episode(text: str) -> int | str:
+    from ...buffers.view.episode_table import RANKS
+
+    if text in RANKS:
+        return text
+    if not text[:1].isdecimal():
+        raise ValueError(f"--episode: expected an id, or {', '.join(RANKS)}, got {text!r}")
+    return whole_number("--episode", text, 0) or 0
+
+
 _ROWS = re.compile(r"\s*([0-9]*)\s*:\s*([0-9]*)\s*")
 
 
@@ -343,9 +353,9 @@ def render(
         with LiveLine(is_silent=quiet or as_json) as line:
             report = render_episode(
                 folder,
-                # Each `or` is for the types: of a text that is given, no number is None.
-                episode if episode.isalpha() else whole_number("--episode", episode, 0) or 0,
+                _parse_episode(episode),
                 out,
+                # Each `or` is for the types: of a text that is given, no number is None.
                 rows=_parse_rows(rows),
                 fps=real_number("--fps", fps),
                 scale=whole_number("--scale", scale) or 1,
