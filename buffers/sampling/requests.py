@@ -302,6 +302,6 @@ def _check_one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
         return
     text = str(value).lower()
     meant = [each for each in allowed if text in _VALUES.get(each, "").split()]
-    meant += difflib.get_close_matches(text, allowed, 1)
+    meant += difflib.get_close_matches(text, allowed, 1, 0.7)
     cure = f"; did you mean {meant[0]}?" if meant else ""
     raise ValueError(f"{name}: expected one of {', '.join(allowed)}, got {value!r}{cure}")

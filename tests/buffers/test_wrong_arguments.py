@@ -331,20 +331,26 @@ def test_a_name_of_another_library_is_answered_with_that_of_a_batch(
 
 
 def test_parts_of_batches_have_the_names_of_stored_fields() -> None:
-    rows = {"left": np.arange(8.0, dtype=np.float32), "right": (np.zeros(8), np.ones(8))}
+    left, right = np.arange(8, dtype=np.float32), (np.zeros(8), np.ones(8))
     spaces = gym.spaces.Dict(
         left=gym.spaces.Box(0, 9, ()),
         right=gym.spaces.Tuple([gym.spaces.Box(0, 9, (), np.float64)] * 2),
     )
     replay = SequenceReplayBuffer(seed=0)
-    kinds = {"info": {"room/level": np.int64(0)}, "extras": {"value": np.float32(0)}}
+    kinds: dict[str, Any] = {
+        "info": {"room/level": np.int64(0)},
+        "extras": {"value": np.float32(0)},
+    }
     with replay.writer(Spec.from_spaces(spaces, gym.spaces.Discrete(2)), **kinds) as writer:
         for step in range(7):
             before, after = (
-                {"left": rows["left"][at], "right": tuple(part[at] for part in rows["right"])}
+                {"left": left[at], "right": tuple(part[at] for part in right)}
                 for at in (step, step + 1)
             )
-            given = {"info": {"room/level": step}, "extras": {"value": np.float32(step)}}
+            given: dict[str, Any] = {
+                "info": {"room/level": step},
+                "extras": {"value": np.float32(step)},
+            }
             writer.add(before, 0, 0.0, after, step == 6, False, **given)
     for batch in (replay.sample_transitions(4), replay.sample_sequences(4, 2)):
         assert batch["observation"] is batch.observation
