@@ -688,6 +688,25 @@ BUGS: tuple[Bug, ...] = (
         "ranges.append(range(first, last))",
         ("tests/collectors/cli/test_options.py::test_formatted_ids_are_read_back",),
     ),
+    Bug(
+        "a batch is no pytree where the bridge is not called",
+        "buffers/sampling/sampler.py",
+        "                tell_jax()\n",
+        "",
+        (
+            "tests/buffers/libraries/test_jax_arrays.py::test_in_jax[check_each_way_to_a_batch_tells_jax]",
+        ),
+    ),
+    Bug(
+        "a game with a frame skip of the user's is said to be raw",
+        "wrappers/make_vector_env.py",
+        'if game and not {"frameskip", "obs_type"} & (env_kwargs or {}).keys():',
+        "if game:",
+        (
+            "tests/wrappers/test_make_vector_env.py"
+            "::test_a_game_without_the_usual_preprocessing_is_told",
+        ),
+    ),
     # --- the buffer of episodes -------------------------------------------------------------------
     Bug(
         "a chunk begins after its pending row",

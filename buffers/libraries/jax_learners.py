@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from ..base.jax_pytrees import tell_jax
 from ..base.optional_libraries import load_library
 
 _NARROWER = {"int64": "int32", "uint64": "uint32", "float64": "float32", "complex128": "complex64"}
@@ -55,6 +56,7 @@ def to_jax(data: object, *, device: Any = None, round_floats: bool = False) -> A
         ((4, 4), 'int32')
     """
     jax = load_library("jax", "to_jax", install="'stepwell[jax]'")
+    tell_jax()
     has_64_bits = bool(jax.config.jax_enable_x64)
 
     def convert(array: np.ndarray, path: str) -> Any:

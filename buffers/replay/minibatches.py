@@ -8,15 +8,17 @@ from typing import Any, cast
 
 import numpy as np
 
+from ..base.jax_pytrees import pytree, tell_jax
 from ..base.number_checks import whole_number
-from ..sampling.batch import batch_html, map_tree, one_line
+from ..sampling.batch import BatchParts, map_tree
 from ..spec.spec import ArrayTree
 
 _NOT_OF_ROWS = ("state", "step", "env")
 
 
-@dataclass(frozen=True, slots=True)
-class Minibatch:
+@pytree
+@dataclass(frozen=True, slots=True, repr=False)
+class Minibatch(BatchParts):
     """Rows of a rollout in memory that the caller owns: ``[B, ...]``, or sequences ``[T, B, ...]``.
 
     With ``to="torch"`` tensors are in place of the arrays.
@@ -55,12 +57,6 @@ class Minibatch:
     state: Any  # a policy's state is nested in any way, often a tuple
     step: np.ndarray
     env: np.ndarray
-
-    def __repr__(self) -> str:
-        return one_line(self)
-
-    def _repr_html_(self) -> str | None:
-        return batch_html(self)
 
 
 class IndexBatches:
@@ -147,6 +143,7 @@ def _converter(to: str, device: object) -> Callable[[Minibatch], Minibatch]:
     """Return a function that converts a minibatch of arrays."""
     if to not in ("numpy", "torch"):
         raise ValueError(f"to: expected 'numpy' or 'torch', got {to!r}; pass one of them")
+    tell_jax()
     if to == "torch":
         from ..sampling.tensors import ToTensors
 

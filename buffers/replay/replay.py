@@ -17,6 +17,7 @@ import numpy as np
 from ..base import forks, untrusted_json
 from ..base.errors import NotEnoughData, SpecMismatch, StoreCorrupt, StoreLocked, not_copied
 from ..base.number_checks import check_whole, is_whole
+from ..base.number_text import number_of_bytes, whole_number
 from ..base.row_guard import RowGuard
 from ..rows.digest import Digest
 from ..rows.episode import Chunk, Episode, checked_facts
@@ -33,6 +34,7 @@ from ..sampling.requests import (
     check_new_priority,
     check_priority_alpha,
     refuse_keywords,
+    require_request,
 )
 from ..spec.space_json import space_of
 from ..spec.spec import ArrayTree, Codec, Spec, as_written, check_codecs
@@ -77,8 +79,9 @@ class SequenceReplayBuffer:
 
     Args:
         path: Folder of the store; None keeps everything in RAM.
-        capacity: Steps to keep at most, the oldest are evicted first; None keeps everything.
-        capacity_bytes: Bytes of RAM or disk to use at most.
+        capacity: Steps to keep at most, such as 100_000 or ``"100k"``, the oldest are evicted
+            first; None keeps everything.
+        capacity_bytes: Bytes of RAM or disk to use at most, such as ``"2GB"``.
         codecs: Codecs of fields, by field name, in place of the defaults:
             ``{"observation": "raw"}`` samples at the speed of a memory copy.
         seed: Seed of the replay's own generator; None draws one from the system.
@@ -115,16 +118,26 @@ class SequenceReplayBuffer:
         self,
         path: str | os.PathLike[str] | None = None,
         *,
-        capacity: int | None = None,
-        capacity_bytes: int | None = None,
+        capacity: int | str | None = None,
+        capacity_bytes: int | str | None = None,
         codecs: Mapping[str, Codec] | None = None,
         seed: int | None = None,
         threads: int | None = None,
         priority_alpha: float = 0.6,
         new_priority: float | None = None,
-        cache_bytes: int = _CACHE_BYTES,
+        cache_bytes: int | str = _CACHE_BYTES,
         storage: MakeStorage = MemoryStorage,
+        **_wrong: Never,
     ) -> None:
+        if _wrong:
+            known = ("path", *(SequenceReplayBuffer.__init__.__kwdefaults__ or ()))
+            refuse_keywords(type(self).__name__, _wrong, known)
+        if isinstance(capacity, str):
+            capacity = whole_number("capacity", capacity)
+        if isinstance(capacity_bytes, str):
+            capacity_bytes = number_of_bytes("capacity_bytes", capacity_bytes)
+        if isinstance(cache_bytes, str):
+            cache_bytes = number_of_bytes("cache_bytes", cache_bytes) or 0
         check_capacity(capacity, capacity_bytes)
         check_priority_alpha(priority_alpha)
         check_new_priority(new_priority)
@@ -464,13 +477,15 @@ class SequenceReplayBuffer:
             where = "in RAM" if self._path is None else str(self._path)
             _LOG.info("%s: session %d begins", where, len(self.sessions) - 1)
 
-    def add(self, chunks: Sequence[Chunk]) -> None:
+    def add(self, chunks: Sequence[Chunk], *_more: Never, **_wrong: Never) -> None:
         """Store chunks of episodes; when it returns they are durable.
 
         Raises:
             NotEnoughData: `bind` was not called yet.
             ValueError: A chunk does not continue its episode; nothing was stored.
         """
+        if _more or _wrong or not isinstance(chunks, Sequence):
+            raise TypeError(f"add: expected chunks of episodes; for a transition, {_ADD}")
         storage = self._bound_storage("add")
         with self.write_lock:
             before = storage.index.base + len(storage.index)
@@ -654,7 +669,12 @@ class SequenceReplayBuffer:
         self._use(self._new_storage(self.spec))
 
     def sample(
-        self, request: BatchRequest[BatchT], *, out: BatchT | None = None, rng: Rng | None = None
+        self,
+        request: BatchRequest[BatchT],
+        *_more: Never,
+        out: BatchT | None = None,
+        rng: Rng | None = None,
+        **_wrong: Never,
     ) -> BatchT:
         """Draw a batch for a request.
 
@@ -672,6 +692,10 @@ class SequenceReplayBuffer:
             ValueError: The request is invalid, in itself or for this data.
             StoreCorrupt: Stored bytes are damaged.
         """
+        if _more or _wrong:
+            require_request(request)
+            others = ", ".join([*map(repr, _more), *_wrong])
+            raise TypeError(f"sample: expected a request, out and rng, got {others}; leave it out")
         if self._writers:
             self._catch_up()
         sampler = self._sampler or self._require_sampler()
@@ -1422,22 +1446,30 @@ class SequenceReplayBuffer:
             self._is_torn, self._sampler = True, None
 
 
-# As other libraries name them.
-_OTHER_NAMES = {
-    **dict.fromkeys(
-        ("append", "extend", "insert", "push", "put", "store"),
-        "replay.writer(env).add(observation, action, reward, next_observation, terminated, "
-        "truncated)",
-    ),
-    **dict.fromkeys(("get_batch", "sample_batch"), "replay.sample_transitions(32)"),
-    **dict.fromkeys(("sample_sequence", "sample_trajectories"), "replay.sample_sequences(16, 8)"),
-    **dict.fromkeys(("n_steps", "num_steps", "size"), "len(replay)"),
-    **dict.fromkeys(("num_episodes", "n_episodes"), "replay.episodes"),
-    **dict.fromkeys(("save", "dump"), "a replay with a path, whose rows are stored as they come"),
-    **dict.fromkeys(("load", "restore"), "SequenceReplayBuffer.open(path)"),
-    **dict.fromkeys(("df", "to_df", "to_pandas"), "stepwell export STORE --to parquet --out OUT"),
-    **dict.fromkeys(("update_priority", "update_weight"), "replay.update_priorities(ids, values)"),
+_ADD = (
+    "replay.writer(env).add(observation, action, reward, next_observation, terminated, truncated)"
+)
+_MEANT = {
+    _ADD: "add_batch add_transition append extend insert push put remember store store_transition",
+    "replay.sample_transitions(32)": "get get_batch sample_batch sample_transition",
+    "replay.sample_sequences(16, 8)": "sample_sequence sample_trajectories sample_trajectory",
+    "replay.sample_episodes(8)": "sample_episode",
+    "replay.iter_episodes()": "iterate_episodes trajectories",
+    "replay.episode(id)": "get_episode get_trajectory",
+    "replay.field_rows(name, ids)": "actions dones observations rewards",
+    "len(replay)": "n_steps n_transitions num_steps num_transitions size transition_count",
+    "replay.steps": "total_steps",
+    "replay.episodes": "n_episodes num_episodes total_episodes",
+    "replay.capacity": "buffer_size max_size maxlen",
+    "len(replay) == replay.capacity": "full is_full",
+    "a writer's flush()": "flush",
+    "a replay with a path, whose rows are stored as they come": "dump dumps save",
+    "SequenceReplayBuffer.open(path)": "load loads restore",
+    "stepwell export STORE --to parquet --out OUT": "df to_df to_pandas",
+    "stepwell.bridges.to_torch(batch, device)": "device to to_torch",
+    "replay.update_priorities(ids, values)": "update_priority update_weight update_weights",
 }
+_OTHER_NAMES = {name: right for right, names in _MEANT.items() for name in names.split()}
 
 
 def _refuse_new_store(path: Path) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..base import forks
+from ..base.other_names import OtherNames
 from ..sampling.batch import batch_html, named_leaves, one_line
 from ..spec.spec import ArrayTree
 from .advantages import (
@@ -32,7 +33,7 @@ __all__ = ["Bootstrap", "Rollout"]
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Rollout:
+class Rollout(OtherNames):
     """Rows of one collect call, arrays ``[T, N, ...]``; it may start and end inside episodes.
 
     Row ``t`` holds the observation, the action chosen from it, and the result of that action.

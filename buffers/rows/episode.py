@@ -11,6 +11,7 @@ from typing import cast
 
 import numpy as np
 
+from ..base.other_names import OtherNames
 from ..spec.spec import ArrayTree, Spec, unflatten
 from .row_memory import Place
 
@@ -108,7 +109,7 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Episode:
+class Episode(OtherNames):
     """An immutable run of rows from a reset to its end.
 
     Row ``t`` holds ``observation[t]``, the reward and flags returned with it, and the action chosen

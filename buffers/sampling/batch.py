@@ -6,16 +6,53 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, fields
 from functools import partial
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
+from ..base.jax_pytrees import pytree
+from ..base.other_names import OtherNames, missing_part
 from ..spec.spec import ArrayTree, Field, Layout, Spec, prefixes
 from .copies import Copies
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class BatchParts(OtherNames):
+    """The common ground of batches: parts by the names of stored fields, and displays."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return one_line(self)
+
+    def _repr_html_(self) -> str | None:
+        return batch_html(self)
+
+    def __getitem__(self, name: str) -> Any:
+        """The part with the name of a stored field: ``reward``, ``info/lives``."""
+        batch: Any = self
+        if not isinstance(name, str):
+            raise TypeError(
+                f"batch[...]: expected the name of a field, as in batch['reward'], got {name!r}; "
+                f"some of its items are batch.reward[...]"
+            )
+        kind, *path = name.split("/")
+        if kind in ("info", "extra") and path:
+            found, path = batch.info if kind == "info" else batch.extras, [name.partition("/")[2]]
+        elif kind in {each.name for each in fields(batch) if each.repr}:
+            found = getattr(batch, kind)
+        else:
+            raise KeyError(missing_part(batch, name))
+        for key in path:
+            try:
+                found = found[int(key)] if isinstance(found, tuple) else found[key]
+            except (IndexError, KeyError, TypeError, ValueError):
+                raise KeyError(missing_part(batch, name)) from None
+        return found
+
+
+@pytree
+@dataclass(frozen=True, slots=True, repr=False)
+class Batch(BatchParts):
     """Sequences of rows, arrays ``[B, T, ...]`` in memory that the caller owns.
 
     Row ``t`` holds ``observation[:, t]``, the reward, info and flags that came with it, and the
@@ -67,23 +104,10 @@ class Batch:
     memory: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray], repr=False)
     """The memory behind the arrays, which ``out=`` uses for the next batch."""
 
-    def __repr__(self) -> str:
-        return one_line(self)
 
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            raise AttributeError(_missing(self, name), name=name, obj=self)
-
-        def __getitem__(self, name: object) -> Any:
-            raise TypeError(_missing(self, name))
-
-    def _repr_html_(self) -> str | None:
-        return batch_html(self)
-
-
-@dataclass(frozen=True, slots=True)
-class TransitionBatch:
+@pytree
+@dataclass(frozen=True, slots=True, repr=False)
+class TransitionBatch(BatchParts):
     """Transitions of up to n steps, arrays ``[B, ...]`` in memory that the caller owns.
 
     The value to learn from is ``reward + discount * value(next_observation)``. A field that was not
@@ -122,57 +146,12 @@ class TransitionBatch:
     memory: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray], repr=False)
     """The memory behind the arrays, which ``out=`` uses for the next batch."""
 
-    def __repr__(self) -> str:
-        return one_line(self)
 
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            raise AttributeError(_missing(self, name), name=name, obj=self)
-
-        def __getitem__(self, name: object) -> Any:
-            raise TypeError(_missing(self, name))
-
-    def _repr_html_(self) -> str | None:
-        return batch_html(self)
-
-
-OpenTransitions: Any = type("OpenTransitions", (), {"__slots__": TransitionBatch.__slots__})
+OpenTransitions: Any = type(
+    "OpenTransitions", (BatchParts,), {"__slots__": TransitionBatch.__slots__}
+)
 """Takes the values of a `TransitionBatch`, which it then becomes: the constructor of a frozen class
 takes four times as long, a tenth of the time of a small batch."""
-
-
-# As other libraries name them.
-_OTHER_NAMES = {
-    **dict.fromkeys(("obs", "observations", "state", "states"), "observation"),
-    **dict.fromkeys(
-        ("next_obs", "obs_next", "next_observations", "next_state"), "next_observation"
-    ),
-    **dict.fromkeys(("act", "actions"), "action"),
-    **dict.fromkeys(("rew", "rewards", "returns"), "reward"),
-    **dict.fromkeys(("done", "dones", "end", "terminal", "terminals"), "terminated or .truncated"),
-    **dict.fromkeys(("terminations", "is_terminal"), "terminated"),
-    **dict.fromkeys(("truncations", "timeouts"), "truncated"),
-    **dict.fromkeys(("index", "indices", "indexes", "idxs"), "ids"),
-    **dict.fromkeys(("weight", "is_weights", "importance_weights"), "weights"),
-    **dict.fromkeys(("infos",), "info"),
-    **dict.fromkeys(("masks", "valid", "pad_mask"), "mask"),
-    **dict.fromkeys(("discounts", "gammas"), "discount"),
-}
-_IN_BRIDGES = {"to": "to_torch", "torch": "to_torch", "cuda": "to_torch", "to_tensordict": ""}
-
-
-def _missing(batch: Batch | TransitionBatch, name: object) -> str:
-    """The message for a name that a batch does not have, or that is no attribute."""
-    kind, known = type(batch).__name__, [each.name for each in fields(batch) if each.repr]
-    right = _OTHER_NAMES.get(str(name), str(name))
-    if name in _IN_BRIDGES:
-        cure = f"stepwell.bridges.{_IN_BRIDGES[str(name)] or name}(batch)"
-    elif right.split()[0] in known:
-        cure = f"batch.{right}"
-    else:
-        cure = "one of these"
-    return f"{kind} has no {name!r}: expected the attributes {', '.join(known)}; use {cure}"
 
 
 ChosenLayout: TypeAlias = "str | Mapping[str, ChosenLayout] | Sequence[ChosenLayout] | None"

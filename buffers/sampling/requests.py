@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, get_args
 
@@ -158,24 +159,38 @@ class Episodes(NamedTuple):
 Request: TypeAlias = "Sequences | Transitions | Episodes"
 
 
-_OTHER_KEYWORDS = {
-    **dict.fromkeys(("seq_len", "sequence_length", "seq_length", "horizon", "chunk_len"), "length"),
-    **dict.fromkeys(("n_steps", "nstep", "n_step_return", "multi_step"), "n_step"),
-    **dict.fromkeys(("batch", "size", "n", "num_samples"), "batch_size"),
-    **dict.fromkeys(("discount", "discount_factor"), "gamma"),
-    **dict.fromkeys(("filter", "condition", "filter_meta"), "where"),
-    **dict.fromkeys(("keys", "columns"), "fields"),
-    **dict.fromkeys(("mode", "sampler", "prioritized", "priority"), "draw"),
-    **dict.fromkeys(("seed", "generator", "random_state"), "rng"),
-    **dict.fromkeys(("burnin", "warmup"), "burn_in"),
+_MEANT = {
+    "length": "chunk_len horizon seq_len seq_length sequence_length",
+    "n_step": "multi_step n_step_return n_steps nstep",
+    "batch_size": "batch n num_samples size",
+    "capacity": "buffer_size max_size maxlen n size",
+    "capacity_bytes": "max_bytes",
+    "path": "dir directory file folder root",
+    "priority_alpha": "alpha",
+    "gamma": "discount discount_factor",
+    "where": "condition filter filter_meta",
+    "fields": "columns keys",
+    "draw": "mode prioritized priority sampler",
+    "rng": "generator random_state seed",
+    "burn_in": "burnin warmup",
+}
+# Values of `draw`, `borders` and `align`.
+_VALUES = {
+    "steps": "random uniform",
+    "distinct": "unique without_replacement",
+    "newest": "last latest online",
+    "priorities": "per prioritised prioritized priority proportional",
+    "inside": "none strict",
+    "pad_after": "pad padded post right",
+    "pad_before": "left pre",
 }
 
 
 def refuse_keywords(method: str, wrong: Mapping[str, object], known: Sequence[str]) -> None:
     """Refuse keyword arguments that a draw does not have, with the name that was meant."""
     for name, value in wrong.items():
-        right = _OTHER_KEYWORDS.get(name, "")
-        cure = f"did you mean {right}?" if right in known else "leave it out"
+        meant = [right for right in known if name in _MEANT.get(right, "").split()]
+        cure = f"did you mean {meant[0]}?" if meant else "leave it out"
         raise TypeError(
             f"{method}: expected the arguments {', '.join(known)}, got {name}={value!r}; {cure}"
         )
@@ -283,5 +298,10 @@ def _is_number(value: object) -> bool:
 
 
 def _check_one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
-    if not isinstance(value, str) or value not in allowed:
-        raise ValueError(f"{name}: expected one of {', '.join(allowed)}, got {value!r}")
+    if isinstance(value, str) and value in allowed:
+        return
+    text = str(value).lower()
+    meant = [each for each in allowed if text in _VALUES.get(each, "").split()]
+    meant += difflib.get_close_matches(text, allowed, 1, 0.7)
+    cure = f"; did you mean {meant[0]}?" if meant else ""
+    raise ValueError(f"{name}: expected one of {', '.join(allowed)}, got {value!r}{cure}")

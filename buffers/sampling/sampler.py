@@ -13,6 +13,7 @@ from numpy.random import Generator
 from ..base import untrusted_json
 from ..base.buffer_pool import SpareMemory
 from ..base.errors import NotEnoughData
+from ..base.jax_pytrees import tell_jax
 from ..base.memory_limit import check_free_memory
 from ..rows.episode import End, Episode
 from ..storage.chunk_index import ChunkIndex
@@ -300,6 +301,7 @@ class Sampler:
             else:
                 for work in then:
                     work()
+                tell_jax()
                 return batch
 
     def _locked(self, find: Callable[[], ResultT]) -> ResultT:

@@ -32,6 +32,7 @@ _FINAL = int(End.TERMINATED | End.TRUNCATED)
 _HAS_NO_ACTION = _FINAL | int(End.PENDING)  # in its last row
 _MOST_PARTS = 16  # named in a message
 _SHOWN_CHARS, _SHOWN_ITEMS = 200, 32
+RANKS = ("best", "worst", "longest", "shortest", "first", "last")
 _END_WORDS = ("cut", "terminated", "truncated")
 
 
@@ -255,6 +256,25 @@ class EpisodeTable:
                 order = np.argsort(-values if descending else values, kind="stable")
             found: np.ndarray = places[order]
             return found
+
+    def ranked(self, word: str, count: int) -> np.ndarray:
+        """The places of the best, longest, ... episodes; of all where none came to its end."""
+        every = np.arange(len(self))
+        if word in ("first", "last"):
+            return every[:count] if word == "first" else every[::-1][:count]
+        is_top = word in ("best", "longest")
+        sort = "return" if word in ("best", "worst") else "steps"
+        for include_cut in (False, True):
+            choice = EpisodeSelection(
+                top=count if is_top else None,
+                bottom=None if is_top else count,
+                sort=sort,
+                include_cut=include_cut,
+            )
+            places = self.select(choice).places
+            if len(places):
+                break
+        return self.order(places, sort, descending=is_top)
 
     def action_rows(self, places: np.ndarray) -> np.ndarray:
         """Numbers [n] of the rows of some episodes that have an action."""

@@ -34,6 +34,7 @@ from ..storage.disk.publish import publish
 from ..storage.field_locator import RowCopier
 from ..storage.joined import ID_BITS, JoinedStorage
 from ..storage.protocol import Storage
+from .episode_table import RANKS, EpisodeTable
 
 Kind = Literal["mp4", "gif", "webp", "png"]
 """The kind of a file of pictures: a clip, or, for png, a film strip."""
@@ -83,7 +84,7 @@ class RenderReport:
 
 def render(
     source: SequenceReplayBuffer | str | os.PathLike[str],
-    episode: int,
+    episode: int | str,
     out: str | os.PathLike[str],
     *,
     rows: tuple[int | None, int | None] | None = None,
@@ -107,7 +108,10 @@ def render(
             f"out: expected a name that ends in {', '.join(f'.{each}' for each in KINDS)}, got "
             f"{target.name!r}; choose one of them"
         )
-    check_whole("episode", episode, 0)
+    if not isinstance(episode, str):
+        check_whole("episode", episode, 0)
+    elif episode not in RANKS:
+        raise ValueError(f"episode: expected an id, or {', '.join(RANKS)}, got {episode!r}")
     if fps is not None:
         check_fps(fps)
     if os.path.lexists(target) and not (overwrite and target.is_file()):
@@ -118,6 +122,8 @@ def render(
     with _opened(source) as replay:
         storage = replay.storage
         image = image_field(storage.spec, field)
+        if isinstance(episode, str):
+            episode = _ranked(storage, episode)
         stored, begin, stop = _part_of(storage, int(episode), rows)
         rate = frame_rate(_session_of(storage, stored)) if fps is None else Fraction(fps)
         with _new_file(target, overwrite) as part:
@@ -142,6 +148,18 @@ def render(
             width=clip.width,
             nbytes=nbytes,
         )
+
+
+def _ranked(storage: Storage, word: str) -> int:
+    """The id of the best, longest, ... episode."""
+    table = EpisodeTable(storage)
+    try:
+        places = table.ranked(word, 1)
+        if not len(places):
+            raise ValueError(f"episode: expected a store with episodes for {word!r}, got none")
+        return int(table.ids[places[0]])
+    finally:
+        table.close()
 
 
 def write_clip(

@@ -18,14 +18,13 @@ import numpy as np
 from ..base.errors import StoreNotFound
 from ..base.package import __version__
 from ..base.progress import Part, Progress, Status, format_bytes, progress_function
-from ..curation.selection import EpisodeSelection
 from ..curation.stored_episode import StoredEpisode
 from ..pictures.encode import block_size, replacing, sprite
 from ..pictures.image_fields import ImageField
 from ..pictures.markup import Markup, escape, sparkline, table
 from ..storage.disk.publish import check_complete, publish
 from .curves import curve_names, curves
-from .episode_table import EpisodeTable
+from .episode_table import RANKS, EpisodeTable
 from .server.answers import Answers, json_bytes
 from .server.query import QueryParameters
 from .server.stores import OpenStore, Stores
@@ -167,8 +166,7 @@ def _table(lines: Sequence[Sequence[str]], columns: Sequence[str]) -> Markup:
 
 EPISODES = "best:3,worst:3,longest:1"
 MOST_BYTES = 5_000_000
-_WORDS = ("best", "worst", "longest", "shortest", "first", "last")
-_WORD = re.compile(rf"({'|'.join(_WORDS)})(?::([0-9]{{1,4}}))?")
+_WORD = re.compile(rf"({'|'.join(RANKS)})(?::([0-9]{{1,4}}))?")
 _IDS = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
 _MOST_EPISODES = 100
 _MOST_STORES = 12
@@ -292,7 +290,7 @@ def _parsed(text: str) -> list[_Wanted]:
             found.append(range(int(ids[1]), int(ids[2] or ids[1]) + 1))
         else:
             raise ValueError(
-                f"episodes: expected {', '.join(_WORDS)} with a number such as {EPISODES}, ids "
+                f"episodes: expected {', '.join(RANKS)} with a number such as {EPISODES}, ids "
                 f"such as 7,12-15, or none, got {part!r}; correct it"
             )
     count = sum(len(each) if isinstance(each, range) else each[1] for each in found)
@@ -488,28 +486,9 @@ def _chosen(table: EpisodeTable, wanted: Sequence[_Wanted]) -> dict[int, list[st
         word, count = part
         if not count:
             continue
-        for rank, place in enumerate(_ranked(table, word, count).tolist()):
+        for rank, place in enumerate(table.ranked(word, count).tolist()):
             found.setdefault(place, []).append(f"{_ordinal(rank + 1)} {word}" if rank else word)
     return found
-
-
-def _ranked(table: EpisodeTable, word: str, count: int) -> np.ndarray:
-    """The places of the best, longest, ... episodes; of all where none was recorded to its end."""
-    every = np.arange(len(table))
-    if word in ("first", "last"):
-        return every[:count] if word == "first" else every[::-1][:count]
-    is_top, sort = word in ("best", "longest"), "return" if word in ("best", "worst") else "steps"
-    for include_cut in (False, True):
-        choice = EpisodeSelection(
-            top=count if is_top else None,
-            bottom=None if is_top else count,
-            sort=sort,
-            include_cut=include_cut,
-        )
-        places = table.select(choice).places
-        if len(places):
-            break
-    return table.order(places, sort, descending=is_top)
 
 
 def _check_found(tables: Sequence[EpisodeTable], wanted: Sequence[_Wanted], text: str) -> None:

@@ -12,16 +12,14 @@ from typing import Annotated, Any, get_args, get_type_hints
 import typer
 
 from ...buffers import Codec
+from ...buffers.base.number_text import number_of_bytes, whole_number
 from ...buffers.curation.selection import SORT_NAMES, EpisodeSelection
 from ...buffers.curation.selection_text import (
-    COUNTS,
     format_ids,
     parse_ids,
     parse_metadata,
-    parse_number,
     parse_selection,
     real_number,
-    whole_number,
 )
 
 __all__ = [
@@ -264,22 +262,6 @@ def with_options(
 
 
 with_selection = with_options("selection", GivenSelection)
-
-_BYTES = {
-    **{unit: 1000**power for power, unit in enumerate(("b", "kb", "mb", "gb", "tb"))},
-    **{unit: 1024**power for power, unit in enumerate(("", "kib", "mib", "gib", "tib"))},
-    **COUNTS,
-}
-
-
-def number_of_bytes(option: str, text: str | None) -> int | None:
-    """Parse a number of bytes, such as "2GB" or "1 MiB"."""
-    if text is None:
-        return None
-    number = parse_number(option, text, _BYTES)
-    if number is None or number < 1:
-        raise ValueError(f"{option}: expected bytes such as 500MB or 2GiB, got {text!r}")
-    return number
 
 
 def parse_codecs(option: str, texts: Sequence[str]) -> dict[str, Codec]:

@@ -254,6 +254,16 @@ def report(
             )
 
 
+def _parse_episode(text: str) -> int | str:
+    from ...buffers.view.episode_table import RANKS
+
+    if text in RANKS:
+        return text
+    if not text[:1].isdecimal():
+        raise ValueError(f"--episode: expected an id, or {', '.join(RANKS)}, got {text!r}")
+    return whole_number("--episode", text, 0) or 0
+
+
 _ROWS = re.compile(r"\s*([0-9]*)\s*:\s*([0-9]*)\s*")
 
 
@@ -261,7 +271,13 @@ def render(
     folder: StoreFolder,
     *,
     episode: Annotated[
-        str, typer.Option("--episode", "-e", metavar="ID", help="Id of the episode.")
+        str,
+        typer.Option(
+            "--episode",
+            "-e",
+            metavar="ID",
+            help="Id of the episode; or best, worst, longest, shortest, first or last.",
+        ),
     ],
     out: Annotated[
         Path,
@@ -328,8 +344,7 @@ def render(
     A clip shows each row once, the last one is the final observation. Several
     pictures in a row, such as a stack, are side by side. A .webp of more than
     512 MiB of pixels, or a .gif of 128 MiB, is refused: write an .mp4. The ids of
-    episodes, and which are the best: stepwell view, or
-    stepwell filter --top 5 --dry-run.
+    episodes: stepwell view.
     """
     with exit_on_error(debug, "start again"):
         from ...buffers.view.render import frames_status
@@ -338,9 +353,9 @@ def render(
         with LiveLine(is_silent=quiet or as_json) as line:
             report = render_episode(
                 folder,
-                # Each `or` is for the types: of a text that is given, no number is None.
-                whole_number("--episode", episode, 0) or 0,
+                _parse_episode(episode),
                 out,
+                # Each `or` is for the types: of a text that is given, no number is None.
                 rows=_parse_rows(rows),
                 fps=real_number("--fps", fps),
                 scale=whole_number("--scale", scale) or 1,

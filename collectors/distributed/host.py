@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, Never, TypeAlias, cast
 
 import gymnasium
 
@@ -433,7 +433,7 @@ class _Outbox(SequenceReplayBuffer):
         if self._store is not None:
             self._store.bind(spec, session)
 
-    def add(self, chunks: Sequence[Chunk]) -> None:
+    def add(self, chunks: Sequence[Chunk], *_more: Never, **_wrong: Never) -> None:
         """Store the chunks, or keep them for the next piece."""
         super().add(chunks)
         assert self._encoder is not None  # bind was called
@@ -489,7 +489,7 @@ class _NoRows(MemoryStorage):
         # Other ids than those of earlier attempts, whose episodes are cut.
         self.index.next_episode = start.state.next_episode
 
-    def add(self, chunks: Sequence[Chunk]) -> None:
+    def add(self, chunks: Sequence[Chunk], *_more: Never, **_wrong: Never) -> None:
         """Check and count the chunks."""
         self.index.check(chunks)
         for chunk in chunks:

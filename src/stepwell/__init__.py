@@ -115,15 +115,29 @@ logging.getLogger("stepwell").addHandler(logging.NullHandler())
 
 
 # As other libraries name them.
-_OTHER_NAMES = {
-    **dict.fromkeys(("ReplayBuffer", "Buffer", "Replay"), "SequenceReplayBuffer"),
-    "PrioritizedReplayBuffer": 'SequenceReplayBuffer and sample_transitions(draw="priorities")',
-    "HerReplayBuffer": "SequenceReplayBuffer and sample_transitions(relabel=Hindsight(...))",
-    "RolloutBuffer": "Collector.rollout(steps)",
-    "make": "make_vec(id, num_envs) for envs of a Collector, or gymnasium.make(id)",
-    **dict.fromkeys(("load", "open"), "SequenceReplayBuffer.open(path)"),
-    **dict.fromkeys(("RecordEpisode", "Recorder", "DataCollector"), "record(env, replay)"),
+_MEANT = {
+    "SequenceReplayBuffer": "Buffer DictReplayBuffer Replay ReplayBuffer ReplayMemory "
+    "SequenceBuffer TensorDictReplayBuffer TrajectoryBuffer TransitionBuffer VectorReplayBuffer",
+    'SequenceReplayBuffer and sample_transitions(draw="priorities")': "PER "
+    "PrioritisedReplayBuffer PrioritizedReplayBuffer PrioritizedSampler",
+    "SequenceReplayBuffer and sample_transitions(relabel=Hindsight(...))": "HER HerReplayBuffer",
+    "Collector.rollout(steps)": "RolloutBuffer rollout",
+    "SequenceReplayBuffer.open(path)": "Dataset Store get_dataset load load_buffer "
+    "load_replay load_store open open_dataset open_store",
+    "load_dataset(name)": "download download_dataset",
+    "`stepwell datasets`": "datasets list_datasets list_remote_datasets",
+    "make_vec(id, num_envs) for envs of a Collector, or gymnasium.make(id)": "AsyncVectorEnv "
+    "DummyVecEnv SubprocVecEnv SyncVectorEnv VecEnv make make_env make_envs make_vec_env vector",
+    "make_atari(game, num_envs)": "AtariPreprocessing AtariWrapper make_atari_env",
+    "Collector(envs, policy, replay).collect(steps)": "SyncDataCollector collect",
+    "record(env, replay)": "DataCollector RecordEpisode RecordEpisodeStatistics Recorder",
+    "RandomPolicy()": "RandomAgent",
+    "`stepwell view DIR` on the command line": "view viewer",
+    "`stepwell render DIR --episode ID -o clip.webp`": "RecordVideo render",
+    "stepwell.bridges.export_episodes(replay, format, out)": "convert export save",
+    "stepwell.bridges.import_episodes(format, path, replay)": "from_minari import_dataset",
 }
+_OTHER_NAMES = {name: right for right, names in _MEANT.items() for name in names.split()}
 
 
 if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
@@ -187,4 +201,5 @@ if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
             ],
         },
         _OTHER_NAMES,
+        inner=("bridges", "buffers", "collectors", "wrappers"),
     )

@@ -104,9 +104,25 @@ def test_the_seed_of_a_replay(seed: Any) -> None:
         SequenceReplayBuffer(seed=seed)
 
 
-def test_the_capacity_of_a_replay_is_a_number() -> None:
-    with pytest.raises(ValueError, match=r"capacity.*'10'"):
-        SequenceReplayBuffer(capacity="10")  # type: ignore[arg-type]
+@pytest.mark.parametrize("text", ["lots", "0", "-5", "1.5", "10 steps", ""])
+def test_the_capacity_of_a_replay_is_a_number(text: str) -> None:
+    for name in ("capacity", "capacity_bytes", "cache_bytes"):
+        limits: dict[str, Any] = {name: text}
+        with pytest.raises(ValueError, match=rf"^{name}: expected .*got '{text}'$"):
+            SequenceReplayBuffer(**limits)
+
+
+@pytest.mark.parametrize(("text", "steps"), [("100k", 100_000), ("1M", 10**6), ("1e5", 10**5)])
+def test_a_capacity_is_read_as_on_the_command_line(text: str, steps: int) -> None:
+    assert SequenceReplayBuffer(capacity=text).capacity == steps
+
+
+def test_a_number_of_bytes_is_read_as_on_the_command_line() -> None:
+    replay = SequenceReplayBuffer(capacity_bytes="1kB", cache_bytes="2MiB")
+    observation = np.random.default_rng(0).random((501, 4)).astype(np.float32)
+    with pytest.raises(ValueError, match="expected at most capacity_bytes=1000:"):
+        with replay.writer(SPEC) as writer:
+            writer.add_episode(observation, np.zeros(500, int), np.zeros(500), terminated=True)
 
 
 @pytest.mark.parametrize("name", ["capacity", "capacity_bytes"])
@@ -283,14 +299,19 @@ def test_priorities_may_be_tensors(
 
 WRONG_NAMES = [
     ("obs", "batch.observation"),
+    ("observations", "batch.observation"),
     ("next_obs", "batch.next_observation"),
+    ("next_observations", "batch.next_observation"),
     ("actions", "batch.action"),
     ("rewards", "batch.reward"),
-    ("done", "batch.terminated or .truncated"),
+    ("done", "batch.terminated or batch.truncated"),
+    ("terminals", "batch.terminated or batch.truncated"),
     ("weight", "batch.weights"),
     ("indices", "batch.ids"),
-    ("to", "bridges.to_torch"),
-    ("nonsense", "one of these"),
+    ("log_probs", 'batch.extras["log_prob"]'),
+    ("batch_size", "batch.reward.shape"),
+    ("to", "stepwell.bridges.to_torch(batch, device)"),
+    ("device", "stepwell.bridges.to_torch(batch, device)"),
 ]
 
 
@@ -298,14 +319,87 @@ WRONG_NAMES = [
 def test_a_name_of_another_library_is_answered_with_that_of_a_batch(
     drawn_from: SequenceReplayBuffer, wrong: str, right: str
 ) -> None:
+    for batch in (drawn_from.sample_transitions(4), drawn_from.sample_sequences(4, 2)):
+        kind = type(batch).__name__
+        message = f"^{kind} has no '{wrong}': expected {re.escape(right)}"
+        with pytest.raises(AttributeError, match=rf"{message}$"):
+            getattr(batch, wrong)
+        with pytest.raises(KeyError) as error:
+            batch[wrong]
+        assert re.match(message, error.value.args[0])
+        assert getattr(batch, wrong, None) is None
+
+
+def test_parts_of_batches_have_the_names_of_stored_fields() -> None:
+    left, right = np.arange(8, dtype=np.float32), (np.zeros(8), np.ones(8))
+    spaces = gym.spaces.Dict(
+        left=gym.spaces.Box(0, 9, ()),
+        right=gym.spaces.Tuple([gym.spaces.Box(0, 9, (), np.float64)] * 2),
+    )
+    replay = SequenceReplayBuffer(seed=0)
+    kinds: dict[str, Any] = {
+        "info": {"room/level": np.int64(0)},
+        "extras": {"value": np.float32(0)},
+    }
+    with replay.writer(Spec.from_spaces(spaces, gym.spaces.Discrete(2)), **kinds) as writer:
+        for step in range(7):
+            before, after = (
+                {"left": left[at], "right": tuple(part[at] for part in right)}
+                for at in (step, step + 1)
+            )
+            given: dict[str, Any] = {
+                "info": {"room/level": step},
+                "extras": {"value": np.float32(step)},
+            }
+            writer.add(before, 0, 0.0, after, step == 6, False, **given)
+    for batch in (replay.sample_transitions(4), replay.sample_sequences(4, 2)):
+        assert batch["observation"] is batch.observation
+        assert batch["observation/left"] is batch.observation["left"]
+        assert batch["observation/right/1"] is batch.observation["right"][1]
+        assert batch["info/room/level"] is batch.info["room/level"]
+        assert batch["extra/value"] is batch.extras["value"]
+        for wrong in (
+            "left",
+            "observation/up",
+            "observation/right/2",
+            "info/x",
+            "memory",
+            "reward/0",
+        ):
+            with pytest.raises(KeyError, match=rf"has no '{wrong}': expected"):
+                batch[wrong]
+        places: list[Any] = [0, slice(2)]
+        for place in places:
+            with pytest.raises(TypeError, match=r"name of a field.*batch\['reward'\]"):
+                batch[place]
+
+
+def test_a_batch_without_such_a_name_is_copied_and_pickled(
+    drawn_from: SequenceReplayBuffer,
+) -> None:
     batch: Any = drawn_from.sample_transitions(4)
-    with pytest.raises(AttributeError, match=rf"'{wrong}'.*observation, action.*{right}"):
-        getattr(batch, wrong)
-    with pytest.raises(TypeError, match=rf"'{wrong}'.*{right}"):
-        batch[wrong]
+    with pytest.raises(AttributeError, match=r"'nonsense': expected one of action, .*weights$"):
+        _ = batch.nonsense
     assert not hasattr(batch, "__array__")
     assert pickle.loads(pickle.dumps(batch)).ids.tolist() == batch.ids.tolist()
     assert copy.deepcopy(batch).ids.tolist() == batch.ids.tolist()
+
+
+def test_names_of_rollouts_and_episodes(drawn_from: SequenceReplayBuffer) -> None:
+    episode: Any = drawn_from.episode(0)
+    envs = sw.make_vec("CartPole-v1", 2, num_workers=0)
+    with sw.Collector(envs, "random", seed=0) as collector:
+        rollout: Any = collector.rollout(steps=4)
+    minibatch: Any = next(rollout.minibatches(4))
+    for owner, wrong, right in (
+        (episode, "rewards", "episode.reward"),
+        (rollout, "obs", "rollout.observation"),
+        (minibatch, "advantages", "minibatch.advantage"),
+        (minibatch, "to", "stepwell.bridges.to_torch(minibatch, device)"),
+    ):
+        with pytest.raises(AttributeError, match=f"'{wrong}': expected {re.escape(right)}$"):
+            getattr(owner, wrong)
+    assert minibatch["reward"] is minibatch.reward
 
 
 @pytest.mark.parametrize(
@@ -316,6 +410,7 @@ def test_a_name_of_another_library_is_answered_with_that_of_a_batch(
         ("sample_sequences", "seq_len", "length"),
         ("sample_episodes", "filter", "where"),
         ("sample_episodes", "nonsense", "leave it out"),
+        ("sample_transitions", "size", "batch_size"),
     ],
 )
 def test_an_argument_of_another_library_is_answered_with_that_of_the_draw(
@@ -327,16 +422,68 @@ def test_an_argument_of_another_library_is_answered_with_that_of_the_draw(
 
 
 @pytest.mark.parametrize(
+    ("wrong", "right"),
+    [("buffer_size", "capacity"), ("max_size", "capacity"), ("alpha", "priority_alpha")],
+)
+def test_an_argument_of_another_buffer_is_answered_with_that_of_a_replay(
+    wrong: str, right: str
+) -> None:
+    arguments: Any = {wrong: 3}
+    with pytest.raises(TypeError, match=rf"arguments path, cap.*{wrong}=3; did you mean {right}\?"):
+        SequenceReplayBuffer(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("draw", "right"),
+    [
+        ("prioritized", "priorities"),
+        ("per", "priorities"),
+        ("Priority", "priorities"),
+        ("uniform", "steps"),
+        ("latest", "newest"),
+        ("episode", "episodes"),
+    ],
+)
+def test_a_draw_of_another_library_is_answered_with_the_mode(
+    drawn_from: SequenceReplayBuffer, draw: Any, right: str
+) -> None:
+    with pytest.raises(ValueError, match=rf"got '{draw}'; did you mean {right}\?$"):
+        drawn_from.sample_transitions(4, draw=draw)
+    with pytest.raises(ValueError, match=r"borders: .*did you mean pad_after\?$"):
+        drawn_from.sample_sequences(4, 2, borders="pad")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
     ("name", "right"),
-    [("push", "writer"), ("sample_batch", "sample_transitions"), ("size", r"len\(replay\)")],
+    [
+        ("push", "writer"),
+        ("sample_batch", "sample_transitions"),
+        ("size", r"len\(replay\)"),
+        ("iterate_episodes", "iter_episodes"),
+        ("buffer_size", "capacity"),
+    ],
 )
 def test_a_method_of_another_library_is_answered_with_that_of_a_replay(
     drawn_from: Any, name: str, right: str
 ) -> None:
     with pytest.raises(AttributeError, match=rf"'{name}'.*{right}"):
         getattr(drawn_from, name)
-    with pytest.raises(TypeError, match=r"sample_transitions\(32\)"):
-        drawn_from.sample(32)
+    assert not hasattr(drawn_from, name)
+    draws: list[Any] = [lambda: drawn_from.sample(32), lambda: drawn_from.sample(32, env=None)]
+    for draw in draws:
+        with pytest.raises(TypeError, match=r"sample_transitions\(32\)"):
+            draw()
+    with pytest.raises(TypeError, match=r"sample: .*got None, env; leave it out"):
+        drawn_from.sample(Transitions(4), None, env=None)
+    row = np.zeros(4)
+    adds: list[Any] = [
+        lambda: drawn_from.add(row, row, 0, 0.0, False, [{}]),
+        lambda: drawn_from.add(row),
+        lambda: drawn_from.add({"obs": row}),
+    ]
+    for add in adds:
+        with pytest.raises(TypeError, match=r"^add: .*replay\.writer\(env\)\.add\(observation"):
+            add()
     wrongs: list[Any] = [lambda: drawn_from[0], lambda: next(iter(drawn_from))]
     for wrong in wrongs:
         with pytest.raises(TypeError, match=r"iter_episodes"):
@@ -346,15 +493,22 @@ def test_a_method_of_another_library_is_answered_with_that_of_a_replay(
 @pytest.mark.parametrize(
     ("name", "right"),
     [
-        ("ReplayBuffer", "SequenceReplayBuffer"),
+        ("ReplayBuffer", ": expected SequenceReplayBuffer"),
         ("PrioritizedReplayBuffer", 'draw="priorities"'),
         ("make", "make_vec"),
         ("load", r"SequenceReplayBuffer\.open"),
+        ("open_dataset", r"SequenceReplayBuffer\.open"),
+        ("collect", r"Collector\(envs, policy, replay\)\.collect"),
+        ("to_torch", r": expected stepwell\.bridges\.to_torch$"),
+        ("EpisodeBuffer", r": expected stepwell\.buffers\.EpisodeBuffer$"),
+        ("SequenceReplay", r": did you mean SequenceReplayBuffer\?$"),
+        ("nonsense", "'nonsense'$"),
     ],
 )
 def test_a_name_of_another_package_is_answered_with_that_of_this_one(name: str, right: str) -> None:
-    with pytest.raises(AttributeError, match=rf"'{name}'.*{right}"):
+    with pytest.raises(AttributeError, match=rf"'{name}'.*{right}" if right[0] != "'" else right):
         getattr(sw, name)
+    assert not hasattr(sw, name)
 
 
 def test_a_number_in_place_of_a_path_is_answered_with_the_capacity() -> None:

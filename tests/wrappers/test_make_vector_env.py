@@ -3,6 +3,7 @@
 import json
 import sys
 import types
+import warnings
 from functools import partial
 from typing import Any
 
@@ -249,3 +250,33 @@ def test_envs_that_would_hang_or_die_in_a_fork_are_not_forked(
     if sys.platform == "linux":
         with pytest.raises(ValueError, match="num_workers=0"):
             make_vec(env, 2, num_workers=2)
+
+
+@pytest.mark.parametrize(
+    ("env", "arguments", "is_told"),
+    [
+        ("BreakoutNoFrameskip-v4", {}, True),
+        ("ale_py:PongNoFrameskip-v4", {"env_kwargs": {"render_mode": "rgb_array"}}, True),
+        ("PongNoFrameskip-v4", {"env_kwargs": {"frameskip": 4}}, False),
+        ("PongNoFrameskip-v4", {"env_kwargs": {"obs_type": "ram"}}, False),
+        ("PongNoFrameskip-v4", {"wrappers": [RecordEpisodeStatistics]}, False),
+        ("Pong-v4", {}, False),
+        ("ALE/Pong-v5", {}, False),
+    ],
+)
+def test_a_game_without_the_usual_preprocessing_is_told(
+    env: str, arguments: dict[str, Any], is_told: bool
+) -> None:
+    gym.register_envs(pytest.importorskip("ale_py"))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", UserWarning)
+        envs = make_vec(env, 1, num_workers=0, **arguments)
+    has_screens = envs.single_observation_space.shape == (210, 160, 3)
+    envs.close()
+    texts = [str(one.message) for one in told if "raw" in str(one.message)]
+    assert len(texts) == is_told
+    if is_told:
+        game = env.removeprefix("ale_py:").removesuffix("NoFrameskip-v4")
+        assert has_screens
+        assert f"make_atari('{game}', 8) or `stepwell collect {game}`" in texts[0]
+        assert told[0].filename == __file__

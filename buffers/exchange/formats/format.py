@@ -39,6 +39,23 @@ _FORMATS: Final = {
     "rlds": "rlds:RldsFormat",
     "memmap-replay-buffer": "memmap:MemmapFormat",
 }
+# As they are called elsewhere.
+_MEANT: Final = {
+    "hdf5": "d4rl h5 h5py hdf",
+    "dreamerv3": "dreamer",
+    "npz": "np numpy npy",
+    "parquet": "arrow csv datasets hf huggingface pandas polars",
+    "rlds": "tensorflow tf tfds tfrecord",
+    "memmap-replay-buffer": "memmap mmap",
+}
+_LIVE: Final = {
+    **dict.fromkeys(("torch", "pytorch", "pt"), "to_torch(batch)"),
+    "jax": "to_jax(batch)",
+    "sb3": "as_sb3_replay(replay, model)",
+    "tensordict": "to_tensordict(batch)",
+    "torchrl": "as_torchrl_replay(replay)",
+    "tianshou": "as_tianshou_replay(replay)",
+}
 
 
 STACK_OPTION: Final = "option stack=true writes stacks"
@@ -209,8 +226,12 @@ def format_of(name: str | Format) -> Format:
             raise TypeError(f"format: expected a name or a Format, got {type(name).__name__}")
         return name
     if name not in _FORMATS:
-        near = difflib.get_close_matches(name.lower(), _FORMATS, 1)
+        key = name.lower()
+        near = [right for right, names in _MEANT.items() if key in names.split()]
+        near += difflib.get_close_matches(key, _FORMATS, 1)
         hint = f"did you mean {near[0]!r}?" if near else "see `stepwell formats`"
+        if key in _LIVE:
+            hint = f"it needs no file: stepwell.bridges.{_LIVE[key]}"
         if name in ("iris", "diamond"):
             hint = f"examples/exports/{name}.py writes it"
         raise ValueError(f"format: expected one of {', '.join(_FORMATS)}, got {name!r}; {hint}")

@@ -8,6 +8,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from hypothesis import given
@@ -223,6 +224,7 @@ def test_rows_choose_a_part_of_an_episode_with_lost_chunks(store: Path) -> None:
     ("given_", "message"),
     [
         ({"episode": 9}, "episode: .*got 9"),
+        ({"episode": "greatest"}, "episode: .*an id, or best, .*last, got 'greatest'"),
         ({"out": "clip.jpg"}, r"out: .*\.mp4, \.gif, \.webp, \.png.*'clip\.jpg'"),
         ({"rows": (5, 31)}, "rows: .*from 0 to 30.*5:31"),
         ({"rows": (30, None)}, "rows: .*30:30"),
@@ -243,6 +245,25 @@ def test_a_wrong_argument_is_named_and_nothing_is_written(
     with pytest.raises(ValueError, match=message):
         render(store, **arguments)  # type: ignore[arg-type]
     assert os.listdir() == []
+
+
+@pytest.mark.parametrize(
+    ("word", "episode"),
+    [("best", 1), ("worst", 0), ("longest", 2), ("shortest", 0), ("first", 0), ("last", 2)],
+)
+def test_an_episode_may_be_named_by_its_rank(word: str, episode: int) -> None:
+    replay = sw.SequenceReplayBuffer()
+    spaces = gymnasium.spaces.Box(0, 255, (16, 16, 3), np.uint8), gymnasium.spaces.Discrete(2)
+    with replay.writer(Spec.from_spaces(*spaces)) as writer:
+        for steps, reward in ((2, 1.0), (3, 5.0), (4, 2.0)):
+            images = np.zeros((steps + 1, 16, 16, 3), np.uint8)
+            rewards = np.full(steps, reward / steps)
+            writer.add_episode(images, np.zeros(steps, int), rewards, terminated=True)
+    assert render(replay, word, "strip.png").episode == episode
+    empty = sw.SequenceReplayBuffer()
+    empty.bind(replay.spec, {})
+    with pytest.raises(ValueError, match=r"episode: expected a store with episodes for"):
+        render(empty, word, "other.png")
 
 
 KINDS = ["gif", "webp", "png", pytest.param("mp4", marks=needs_av)]

@@ -34,7 +34,7 @@ def frames_of(folder: Path, number: int) -> np.ndarray:
 
 
 def test_a_film_strip_is_a_picture(stepwell: CommandLine, pong: Path) -> None:
-    said = stepwell(f"render {pong} --episode 0 -o a.png --frames 5 --scale 2")
+    said = stepwell(f"render {pong} --episode last -o a.png --frames 5 --scale 2")
     assert has_parts(said.out, "a.png|film strip of 5 rows|168 x 848|B")
     assert "fps" not in said.out
     assert decoded(Path("a.png").read_bytes()).shape == (168, 848, 3)
@@ -106,7 +106,8 @@ def test_a_store_without_images_is_refused_with_the_cure(stepwell: CommandLine) 
     ("options", "parts"),
     [
         ("--episode 99 -o a.gif", "episode|99"),
-        ("--episode x -o a.gif", "--episode|'x'"),
+        ("--episode x -o a.gif", "--episode|an id, or best, worst|'x'"),
+        ("--episode 5x -o a.gif", "--episode|'5x'"),
         ("--episode 0 -o a.jpg", ".mp4|.gif|.webp|.png|'a.jpg'"),
         ("--episode 0 -o a.gif --rows 5", "--rows|100:400|'5'"),
         ("--episode 0 -o a.gif --rows=-5:", "--rows|'-5:'"),

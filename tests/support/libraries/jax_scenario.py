@@ -9,7 +9,8 @@ from __future__ import annotations
 import doctest
 import os
 import tempfile
-from dataclasses import fields, replace
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -19,6 +20,7 @@ import numpy as np
 import pytest
 
 import stepwell as sw
+from stepwell.buffers.base import jax_pytrees
 from stepwell.buffers.libraries import jax_learners
 from stepwell.buffers.libraries.jax_learners import to_jax
 from support.envs.logged_envs import Play
@@ -136,6 +138,63 @@ def check_a_device_is_where_arrays_go() -> None:
     device = jax.devices("cpu")[0]
     found: Any = to_jax({"a": np.arange(3)}, device=device)
     assert found["a"].devices() == {device}
+
+
+def check_a_batch_is_a_pytree() -> None:
+    replay = Play("dict").replay()
+    sequences = replay.sample_sequences(8, 4, burn_in=2, borders="cross", fields=["observation"])
+    rollout = Play("dict").collector().rollout(steps=9)
+    for batch in (replay.sample_transitions(16), sequences, next(rollout.minibatches(8))):
+        flat = jax.tree.leaves(batch)
+        assert all(isinstance(leaf, np.ndarray) for leaf in flat)
+        doubled = jax.tree.map(lambda leaf: np.concatenate([leaf, leaf]), batch)
+        assert type(doubled) is type(batch)
+        for leaf, twice in zip(flat, jax.tree.leaves(doubled), strict=True):
+            assert len(twice) == 2 * len(leaf)
+        assert getattr(doubled, "burn_in", None) == getattr(batch, "burn_in", None)
+        assert not getattr(doubled, "memory", {})
+        paths = [
+            jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(batch)
+        ]
+        assert any(path.startswith(".observation[") for path in paths), paths
+        with jax.enable_x64(True):
+            on_device = jax.jit(lambda given: given)(batch)
+        assert jax.tree.structure(on_device) == jax.tree.structure(batch)
+        for leaf, other in zip(jax.tree.leaves(on_device), flat, strict=True):
+            np.testing.assert_array_equal(np.asarray(leaf), other)
+    assert jax.tree.map(np.shape, sequences).action is None
+
+
+def check_each_way_to_a_batch_tells_jax() -> None:
+    replay, rollout = Play().replay(), Play().collector().rollout(steps=9)
+    ways: list[Callable[[], object]] = [
+        lambda: replay.sample_transitions(4),
+        lambda: replay.take(sw.Transitions(1), replay.sample_transitions(4).ids),
+        lambda: next(iter(replay.epoch(sw.Transitions(4)))),
+        lambda: next(rollout.minibatches(8)),
+        lambda: to_jax({}),
+    ]
+    for way in ways:
+
+        @jax_pytrees.pytree
+        @dataclass
+        class Noted:
+            reward: Any
+
+        assert len(jax.tree.leaves(Noted([1, 2]))) == 1
+        way()
+        assert jax.tree.leaves(Noted([1, 2])) == [1, 2]
+
+
+def check_a_program_may_register_a_batch_itself() -> None:
+    @jax_pytrees.pytree
+    @dataclass
+    class Own:
+        reward: Any
+
+    jax.tree_util.register_dataclass(Own, ["reward"], [])
+    jax_pytrees.tell_jax()
+    assert jax.tree.map(lambda leaf: leaf + 1, Own(1)) == Own(2)
 
 
 def check_the_example_in_the_docstring_runs() -> None:
