@@ -1,6 +1,6 @@
 """Clone an Atari expert of the catalogue with a small network, and play new games.
 
-python examples/clone_atari.py --dataset atari/breakout-expert
+python examples/clone_atari.py --dataset atari/boxing-trained
 
 It needs PyTorch (`pip install 'stepwell[torch]'`), and minutes of one core.
 """
@@ -56,7 +56,7 @@ def learn(replay: sw.SequenceReplayBuffer, num_actions: int, updates: int) -> nn
 def main() -> None:
     """Learn, and play new games."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--dataset", default="atari/breakout-expert")
+    parser.add_argument("--dataset", default="atari/boxing-trained")
     parser.add_argument("--updates", type=int, default=6_000)
     parser.add_argument("--games", type=int, default=8)
     parser.add_argument("--max-frames", type=int, default=18_000, help="of a game: five minutes")
