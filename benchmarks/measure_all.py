@@ -80,7 +80,9 @@ RUNS: dict[str, Run] = {
         "--rounds 1 --only engine --pieces 12",
     ),
     "provenance": Run(
-        "provenance.py --rounds 1 --steps 5000", "--only CartPole --rounds 1 --steps 400"
+        "provenance.py --rounds 3 --steps 20000 --only Pong 'Pong, native' Seaquest Montezuma "
+        "CartPole",
+        "--only CartPole --rounds 1 --steps 400",
     ),
     "viewing": Run(
         "viewing.py --rounds 3 --rows 300000 --episodes 30000",
