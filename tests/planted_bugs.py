@@ -669,7 +669,7 @@ BUGS: tuple[Bug, ...] = (
     # --- the command line -------------------------------------------------------------------------
     Bug(
         "a KiB has 1,000 bytes",
-        "collectors/cli/options.py",
+        "buffers/base/number_text.py",
         "1024**power",
         "1000**power",
         ("tests/collectors/cli/test_options.py::test_bytes_have_units",),
@@ -694,7 +694,7 @@ BUGS: tuple[Bug, ...] = (
         "                tell_jax()\n",
         "",
         (
-            "tests/buffers/libraries/test_jax_arrays.py::test_in_jax[check_each_way_to_a_batch_tells_jax]",
+            "tests/buffers/libraries/test_jax_arrays.py::test_in_jax",
         ),
     ),
     Bug(
