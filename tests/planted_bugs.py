@@ -693,9 +693,7 @@ BUGS: tuple[Bug, ...] = (
         "buffers/sampling/sampler.py",
         "                tell_jax()\n",
         "",
-        (
-            "tests/buffers/libraries/test_jax_arrays.py::test_in_jax",
-        ),
+        ("tests/buffers/libraries/test_jax_arrays.py::test_in_jax",),
     ),
     Bug(
         "a game with a frame skip of the user's is said to be raw",

@@ -47,7 +47,7 @@ from ..storage.encoded_chunk import EncodedChunk
 from ..storage.episode_filter import Where
 from ..storage.joined import JoinedStorage, open_many
 from ..storage.protocol import MakeStorage, Storage
-from ..storage.ram import MemoryStorage, check_capacity
+from ..storage.ram import MemoryStorage, whole_capacities
 from .writer import (
     OWN_LOOP,
     ReplayWriter,
@@ -138,7 +138,7 @@ class SequenceReplayBuffer:
             capacity_bytes = number_of_bytes("capacity_bytes", capacity_bytes)
         if isinstance(cache_bytes, str):
             cache_bytes = number_of_bytes("cache_bytes", cache_bytes) or 0
-        check_capacity(capacity, capacity_bytes)
+        capacity, capacity_bytes = whole_capacities(capacity, capacity_bytes)
         check_priority_alpha(priority_alpha)
         check_new_priority(new_priority)
         check_whole("cache_bytes", cache_bytes, 0)

@@ -90,8 +90,8 @@ class Loader(Generic[BatchT]):
         pin_memory: bool = False,
         reuse: bool = False,
     ) -> None:
-        for name, value in (("prefetch", prefetch), ("threads", threads)):
-            whole_number(name, value, 1)
+        prefetch = whole_number("prefetch", prefetch, 1)
+        threads = whole_number("threads", threads, 1)
         if to not in ("numpy", "torch"):
             raise ValueError(f"to: expected 'numpy' or 'torch', got {to!r}")
         if to == "numpy" and (device is not None or pin_memory):

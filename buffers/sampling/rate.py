@@ -64,8 +64,8 @@ class ReplayRatio:
             >>> ReplayRatio.from_train_ratio(512, batch_size=16, length=64).ratio
             Fraction(1, 2)
         """
-        for name, value in (("batch_size", batch_size), ("length", length)):
-            whole_number(name, value, 1)
+        batch_size = whole_number("batch_size", batch_size, 1)
+        length = whole_number("length", length, 1)
         rows = simplest_fraction("train_ratio", train_ratio)
         return cls(rows / (batch_size * length), start=start)
 

@@ -67,7 +67,7 @@ class MemoryStorage:
     def __init__(
         self, spec: Spec, *, capacity: int | None = None, capacity_bytes: int | None = None
     ) -> None:
-        check_capacity(capacity, capacity_bytes)
+        capacity, capacity_bytes = whole_capacities(capacity, capacity_bytes)
         if "reward" not in spec.names:
             raise ValueError(f"fields of a replay: expected a reward, got {', '.join(spec.names)}")
         _check_free_memory(spec, capacity)
@@ -355,11 +355,14 @@ def max_chunk_rows(capacity: int | None) -> int:
     return 1 << 40 if capacity is None else max(1, capacity // _SLABS)
 
 
-def check_capacity(capacity: int | None, capacity_bytes: int | None) -> None:
-    """Refuse capacities that are not positive whole numbers."""
-    for name, value in (("capacity", capacity), ("capacity_bytes", capacity_bytes)):
-        if value is not None:
-            whole_number(name, value, 1)
+def whole_capacities(
+    capacity: int | None, capacity_bytes: int | None
+) -> tuple[int | None, int | None]:
+    """Both as ints, also where they are 1e6; ValueError unless they are positive whole numbers."""
+    return (
+        None if capacity is None else whole_number("capacity", capacity, 1),
+        None if capacity_bytes is None else whole_number("capacity_bytes", capacity_bytes, 1),
+    )
 
 
 def check_chunk_bytes(chunk: StoredRows, nbytes: int, capacity_bytes: int | None) -> None:

@@ -21,7 +21,7 @@ from ..checkpoint import pack, unpack
 from ..chunk_codec import Buffer
 from ..chunk_index import ChunkIndex, ChunkInfo
 from ..encoded_chunk import EncodedChunk, check_position
-from ..ram import check_capacity
+from ..ram import whole_capacities
 from .appender import SEGMENTS, Appender
 from .files import Files
 from .folder import StoreFolder
@@ -107,7 +107,7 @@ class DiskStorage:
             TypeError: The provenance is not JSON-able.
             StoreLocked: Another process creates a store in this folder.
         """
-        _check_limits(capacity, capacity_bytes)
+        capacity, capacity_bytes = _whole_limits(capacity, capacity_bytes)
         if capacity_bytes is not None:
             segment_bytes = min(segment_bytes, capacity_bytes // SEGMENTS)
         facts = StoreOptions(
@@ -154,7 +154,7 @@ class DiskStorage:
             ValueError: ``on_corrupt="skip"`` in a store that is opened for writing, or a capacity
                 is out of range.
         """
-        _check_limits(capacity, capacity_bytes)
+        capacity, capacity_bytes = _whole_limits(capacity, capacity_bytes)
         skip = _check_on_corrupt(on_corrupt, read_only=read_only)
         folder = StoreFolder(path, files or Files())
         folder.check()
@@ -513,14 +513,17 @@ class DiskStorage:
             raise ValueError(f"{self.path} is closed, expected an open store: open it again")
 
 
-def _check_limits(capacity: int | None, capacity_bytes: int | None) -> None:
-    """Refuse capacities that are invalid for a folder."""
-    check_capacity(capacity, capacity_bytes)
+def _whole_limits(
+    capacity: int | None, capacity_bytes: int | None
+) -> tuple[int | None, int | None]:
+    """The capacities as ints, if a folder may have them."""
+    capacity, capacity_bytes = whole_capacities(capacity, capacity_bytes)
     if capacity_bytes is not None and capacity_bytes < _MIN_CAPACITY_BYTES:
         raise ValueError(
             f"capacity_bytes: expected at least {_MIN_CAPACITY_BYTES} for a folder, got "
             f"{capacity_bytes}; raise it, or keep the replay in memory"
         )
+    return capacity, capacity_bytes
 
 
 def _plain_json(name: str, value: Mapping[str, object]) -> dict[str, object]:

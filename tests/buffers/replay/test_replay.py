@@ -69,6 +69,18 @@ def test_an_invalid_capacity_is_refused(capacity: Any) -> None:
             SequenceReplayBuffer(**{name: capacity})
 
 
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_a_capacity_may_be_a_float_without_a_fraction(tmp_path: Path, is_stored: bool) -> None:
+    path = tmp_path / "run" if is_stored else None
+    limits: dict[str, Any] = {"capacity": 1e3, "capacity_bytes": 1e8}
+    with filled(path=path, **limits) as replay:
+        assert "capacity=1000, " in repr(replay)
+        expected = drawn(replay)
+    if path is not None:
+        with SequenceReplayBuffer(path, seed=0, **limits) as again:
+            assert drawn(again) == expected
+
+
 def test_an_empty_replay_is_named_by_its_folder(tmp_path: Path) -> None:
     with pytest.raises(NotEnoughData, match=rf"replay {tmp_path}/run\b.* 0\b"):
         _ = SequenceReplayBuffer(tmp_path / "run").spec
