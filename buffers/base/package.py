@@ -1,6 +1,5 @@
 """The package itself: its version, and names that are imported when they are first used."""
 
-import difflib
 import importlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +27,9 @@ def lazy_names(
             hint = f": expected {meant}" if meant else ""
             if not hint and name[0] != "_":
                 places = [each for each in inner if name in vars(find(each))["__all__"]]
-                near = difflib.get_close_matches(name, homes, 1, 0.75)
+                from difflib import get_close_matches  # takes 2 ms, for this message alone
+
+                near = get_close_matches(name, homes, 1, 0.75)
                 hint = f": expected {package}.{places[0]}.{name}" if places else ""
                 hint = hint or (f": did you mean {near[0]}?" if near else "")
             raise AttributeError(f"module {package!r} has no attribute {name!r}{hint}", name=name)
