@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Never, NoReturn, Self, TypeAlias
 
 import numpy as np
 
-from ..base import forks, untrusted_json
+from ..base import forks, number_checks, untrusted_json
 from ..base.errors import NotEnoughData, SpecMismatch, StoreCorrupt, StoreLocked, not_copied
 from ..base.number_checks import check_whole, is_whole
 from ..base.number_text import number_of_bytes, whole_number
@@ -141,7 +141,7 @@ class SequenceReplayBuffer:
         capacity, capacity_bytes = whole_capacities(capacity, capacity_bytes)
         check_priority_alpha(priority_alpha)
         check_new_priority(new_priority)
-        check_whole("cache_bytes", cache_bytes, 0)
+        cache_bytes = number_checks.whole_number("cache_bytes", cache_bytes, 0)
         if path is not None and storage is not MemoryStorage:
             raise ValueError(
                 f"storage: expected none with a path, got {storage!r} and {path}; leave one out"

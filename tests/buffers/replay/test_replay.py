@@ -72,7 +72,7 @@ def test_an_invalid_capacity_is_refused(capacity: Any) -> None:
 @pytest.mark.parametrize("is_stored", [False, True])
 def test_a_capacity_may_be_a_float_without_a_fraction(tmp_path: Path, is_stored: bool) -> None:
     path = tmp_path / "run" if is_stored else None
-    limits: dict[str, Any] = {"capacity": 1e3, "capacity_bytes": 1e8}
+    limits: dict[str, Any] = {"capacity": 1e3, "capacity_bytes": 1e8, "cache_bytes": 1e6}
     with filled(path=path, **limits) as replay:
         assert "capacity=1000, " in repr(replay)
         expected = drawn(replay)
