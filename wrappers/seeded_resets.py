@@ -39,6 +39,23 @@ def in_shard_of(given: int, drawn: int) -> int:
     return ShardSeed(seed if seed >= 0 else seed + given.count, given.count)
 
 
+class ResumedSeed(int):
+    """The seed of reset ``number`` after a given one, ``root``, where later resets go on."""
+
+    root: int
+    number: int
+
+    def __new__(cls, root: int, number: int) -> ResumedSeed:
+        """Return the seed, which is an int in everything else."""
+        seed = super().__new__(cls, derived_seed(root, number) if number else root)
+        seed.root, seed.number = root, number
+        return seed
+
+    def __reduce__(self) -> tuple[type[ResumedSeed], tuple[int, int]]:
+        """Keep the place among the derived seeds on the way to a worker process."""
+        return ResumedSeed, (self.root, self.number)
+
+
 _BLOCK = 64  # seeds that are derived at once, which takes hardly longer than deriving one
 _LARGEST_IN_INFO = 2**63 - 1  # vector envs join the infos of their envs in arrays of int64
 
@@ -92,8 +109,13 @@ class SeededResets(
         """Reset the env with the given seed, or with one that is derived from the last given."""
         if seed is not None:
             observation, info = reset_of(self.env.reset(seed=seed, options=options), "the env")
-            used = self._seed = seed if isinstance(seed, ShardSeed) else int(seed)
-            self._number, self._derived = 0, []
+            root, self._number = (
+                (seed.root, seed.number) if isinstance(seed, ResumedSeed) else (seed, 0)
+            )
+            self._seed = root if isinstance(root, ShardSeed) else int(root)
+            used, place = int(seed), self._number % _BLOCK
+            block = _derived_block(root, self._number // _BLOCK)[place:] if place else []
+            self._derived = block[::-1]
         elif self._seed is None or not self._can_seed(options):
             return self.env.reset(options=options)
         else:

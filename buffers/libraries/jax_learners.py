@@ -234,6 +234,22 @@ class JaxPolicy:
         self.key = self._jax.random.key(int(rng.integers(1 << 32)))
         self.steps = 0
 
+    def state_dict(self) -> dict[str, Any]:
+        """The key and the number of the next step; the parameters are the learner's to keep."""
+        return {"key": np.asarray(self._jax.random.key_data(self.key)), "steps": self.steps}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state of `state_dict`.
+
+        Raises:
+            ValueError: It is no such state.
+        """
+        try:
+            key = self._jax.random.wrap_key_data(np.asarray(state["key"], np.uint32))
+            self.key, self.steps = key, int(state["steps"])
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"key: expected the state of a JaxPolicy, got {error}") from None
+
     def __call__(self, observation: Any, is_first: np.ndarray, /) -> Any:
         """Actions ``[N, ...]``, or a pair of them and extras, as numpy arrays."""
         number = np.uint32(self.steps)

@@ -163,6 +163,23 @@ class TorchPolicy:
         """Prepare for a new Collector; its seed determines the draws unless ``seed`` was given."""
         self._reseed(int(rng.integers(2**63)) if self._seed is None else self._seed)
 
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """The state of the generator of actions; that of the module is the learner's to keep."""
+        return {"generator": self._generator.get_state().numpy().copy()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state of `state_dict`.
+
+        Raises:
+            ValueError: It is no such state.
+        """
+        try:
+            self._generator.set_state(self._torch.as_tensor(state["generator"]))
+        except (KeyError, RuntimeError, TypeError) as error:
+            raise ValueError(
+                f"generator: expected the state of a torch generator, got {error}"
+            ) from None
+
     def __call__(
         self, observation: Any, is_first: np.ndarray
     ) -> tuple[np.ndarray, dict[str, np.ndarray]]:

@@ -445,7 +445,7 @@ class SequenceReplayBuffer:
 
         return decode_batch(space_of(self.sessions, name), arrays)
 
-    def bind(self, spec: Spec, session: Mapping[str, object]) -> None:
+    def bind(self, spec: Spec, session: Mapping[str, object], *, continues: bool = False) -> None:
         """Set the fields of a row, and record that a run begins to write.
 
         Args:
@@ -453,14 +453,16 @@ class SequenceReplayBuffer:
                 long as no row was ever stored, another call may change them.
             session: JSON-able facts about the run. Its ``recipe`` describes the envs, and must not
                 change either.
+            continues: The run that wrote here last goes on: it is not recorded once more, and its
+                open episodes are continued.
 
         Raises:
             SpecMismatch: The replay holds other rows, or rows of other envs.
         """
         with self.write_lock:
-            self._bind(spec, session)
+            self._bind(spec, session, continues)
 
-    def _bind(self, spec: Spec, session: Mapping[str, object]) -> None:
+    def _bind(self, spec: Spec, session: Mapping[str, object], continues: bool) -> None:
         if self._storage is None:
             self._use(self._new_storage(spec.with_codecs(self._codecs)))
         if self._path is not None:
@@ -472,10 +474,15 @@ class SequenceReplayBuffer:
                 f"{where} holds other data: {difference}; open another folder, or make the envs as "
                 f"they were"
             )
-        self.storage.append_session(session)
+        if continues:
+            with self.storage.lock:
+                self.storage.index.continue_episodes()
+        else:
+            self.storage.append_session(session)
         if _LOG.isEnabledFor(logging.INFO):
             where = "in RAM" if self._path is None else str(self._path)
-            _LOG.info("%s: session %d begins", where, len(self.sessions) - 1)
+            what = "goes on" if continues else "begins"
+            _LOG.info("%s: session %d %s", where, len(self.sessions) - 1, what)
 
     def add(self, chunks: Sequence[Chunk], *_more: Never, **_wrong: Never) -> None:
         """Store chunks of episodes; when it returns they are durable.

@@ -18,7 +18,8 @@ import numpy as np
 from ..base.errors import SpecMismatch, StepwellError, not_copied
 from ..base.number_checks import check_whole, is_whole
 from ..base.row_guard import RowGuard
-from ..rows.digest import Digest
+from ..base.untrusted_json import items, mapping, member, whole
+from ..rows.digest import Digest, DigestState
 from ..rows.episode import Chunk, End, checked_facts
 from ..rows.episode_buffer import MOST_ENVS, OBSERVED, EpisodeBuffer
 from ..rows.step_columns import whole_episode
@@ -214,6 +215,38 @@ class ReplayWriter:
     def start_over(self) -> None:
         """Leave the open episodes as stored, which cuts them; each env's next row is a first."""
         self._start(self._buffer.stream_episodes)
+
+    def state_dict(self) -> dict[str, object]:
+        """The open episodes and the digest, once all rows are stored."""
+        self.flush()
+        return {
+            "buffer": self._buffer.state_dict(),
+            "stored_episodes": self._replay.storage.index.next_episode,
+            "digest": None if self._digest is None else self._digest.state.as_json(),
+        }
+
+    def load_state_dict(self, state: object, observed: Mapping[str, np.ndarray] | None) -> None:
+        """Continue from a state of `state_dict`; without observations the open episodes are cut.
+
+        Raises:
+            ValueError: It is no such state, or the replay holds other episodes.
+        """
+        told = mapping(state, "writer")
+        stored = whole(member(told, "stored_episodes"), "stored_episodes")
+        if stored != self._known_episodes:
+            raise ValueError(
+                f"the state was taken when {stored} episodes had begun, this replay has had "
+                f"{self._known_episodes}: go back with replay.load_checkpoint(exact=True) first, "
+                f"or continue without the state"
+            )
+        if self._digest is not None and told.get("digest") is not None:
+            self._digest = Digest(DigestState.from_json(told["digest"]))
+        buffer = member(told, "buffer")
+        if observed is not None:
+            self._buffer.load_state_dict(buffer, observed)
+        else:
+            streams = items(member(mapping(buffer, "buffer"), "stream_episodes"), "stream_episodes")
+            self._start([whole(one, "stream") for one in streams])
 
     def _start(self, stream_episodes: Sequence[int]) -> None:
         self._known_episodes = self._replay.storage.index.next_episode

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..base.untrusted_json import items, mapping, whole
 from .episode import Chunk, End
 
 # Plain numbers: an operation on flags takes a microsecond, as long as the CRC of 4 kB.
@@ -88,6 +89,25 @@ class DigestState(NamedTuple):
             fields = sorted(stream.whole.items())
             total.update(repr((number, fields, stream.borders, stream.rows)).encode())
         return total.hexdigest()[:16]
+
+    def as_json(self) -> list[object]:
+        """The state as plain JSON values."""
+        return [[number, *stream] for number, stream in self.streams]
+
+    @classmethod
+    def from_json(cls, value: object) -> DigestState:
+        """The state that `as_json` gave; ValueError for anything else."""
+        streams: list[tuple[int, _Stream]] = []
+        for each in items(value, "digest"):
+            number, episode, rows, settled, final, borders = items(each, "stream", 6)
+            sums = [
+                {name: whole(crc, name) for name, crc in mapping(one, "sums").items()}
+                for one in (settled, final)
+            ]
+            place = whole(episode, "episode", -1), whole(rows, "rows")
+            stream = _Stream(*place, sums[0], sums[1], whole(borders, "borders"))
+            streams.append((whole(number, "stream"), stream))
+        return cls(tuple(streams))
 
     @classmethod
     def of_groups(cls, states: Sequence[DigestState], num_envs: int) -> DigestState:

@@ -42,6 +42,7 @@ import numpy as np
 
 from ..base.errors import SpecMismatch, not_copied
 from ..base.number_checks import check_whole
+from ..base.untrusted_json import items, mapping, member, whole
 from ..spec.spec import Field, Layout, Spec, exact_rewards, flatten, plain_array
 from .episode import RUN_FACTS, Chunk, End, plain_json
 from .row_memory import EnvRows
@@ -157,6 +158,7 @@ class EpisodeBuffer:
         self._all_received = _of_envs(self._received, num_envs)
         self._infos = [(f.name, f.key) for f in spec.of_kind("info") if f.name != OBSERVED.name]
         self._extras = [(f.name, f.key) for f in spec.of_kind("extra")]
+        self._observed = {field.name for field in spec.of_kind("observation")}
         self._chunk_rows = chunk_rows or _rows_by_size(spec, num_envs)
         if capacity is not None:
             self._chunk_rows = max(1, min(self._chunk_rows, capacity // (8 * num_envs)))
@@ -521,6 +523,64 @@ class EpisodeBuffer:
                 self._cursor[env] -= 1
             self._open[env] = None
             self._states[env] = 0
+
+    def state_dict(self) -> dict[str, object]:
+        """The open episodes, after all rows were taken; their rows but the newest are elsewhere."""
+        if self._taken:
+            self._release()
+        assert self._cursor.max() <= 1, "rows wait: take them first"
+        names = [name for name in self._received if name not in self._observed]
+        return {
+            "next_episode": self.next_episode,
+            "stream_episodes": list(self.stream_episodes),
+            "open": [
+                None if run is None else [run.episode, run.first_row, dict(run.metadata)]
+                for run in self._open
+            ],
+            "newest": {
+                name: np.array([rows[0] for rows in self._of[name]]).copy() for name in names
+            },
+        }
+
+    def load_state_dict(self, state: object, observed: Mapping[str, np.ndarray]) -> None:
+        """Continue the open episodes of a state of `state_dict`, in a buffer without rows.
+
+        Args:
+            state: The state.
+            observed: The newest observations ``[N, ...]`` by field name, stacks in full.
+
+        Raises:
+            ValueError: It is no such state.
+        """
+        told, n = mapping(state, "buffer"), self.num_envs
+        newest = {**mapping(member(told, "newest"), "newest"), **observed}
+        runs = list(map(_run_of, items(member(told, "open"), "open", n)))
+        streams = [whole(one, "stream") for one in items(member(told, "stream_episodes"), "s", n)]
+        next_episode = whole(member(told, "next_episode"), "next_episode")
+        if not all(isinstance(rows, np.ndarray) for rows in newest.values()):
+            raise ValueError("newest: expected arrays of values")
+        try:
+            _check(cast("Mapping[str, np.ndarray]", newest), self._all_received)
+        except SpecMismatch as error:
+            raise ValueError(str(error)) from None
+        self.next_episode, self.stream_episodes = next_episode, streams
+        self._open = runs
+        for env, run in enumerate(runs):
+            if run is None:
+                continue
+            if self._large is not None:
+                run.room = self._large.begin(env, 0)
+                run.offset = self._large.offset(env, 0)
+            for name in self._received:
+                row: Any = newest[name]
+                is_stack = name in self._before
+                if is_stack and run.first_row:
+                    self._before[name][env] = row[env][:-1].copy()
+                value = row[env][-1] if is_stack else row[env]
+                self._write(self._base.item(env), {name: value})
+            self._cursor[env] = self._proven[env] = 1
+            self._states[env] = _PENDING | (_GIVEN if run.first_row else 0)
+        self._due[:] = self._chunk_rows
 
     def renumber(self, next_episode: int) -> None:
         """Give new ids to all episodes whose rows wait, or are to come.
@@ -936,6 +996,16 @@ class _Run:
     offset: int = 0  # of a large field the rows begin here, behind room that begins at `room`
     is_rest: bool = False
     """The rows before belong to another episode, as others have stored rows meanwhile."""
+
+
+def _run_of(told: object) -> _Run | None:
+    """An open episode of a state, of which the newest row comes first."""
+    if told is None:
+        return None
+    episode, first_row, metadata = items(told, "open episode", 3)
+    return _Run(
+        whole(episode, "episode"), 0, mapping(metadata, "metadata"), whole(first_row, "first_row")
+    )
 
 
 def _is_same(frames: np.ndarray, others: np.ndarray) -> bool:

@@ -420,9 +420,9 @@ class _Outbox(SequenceReplayBuffer):
         """Bytes of all chunks that were encoded or stored."""
         return self._nbytes
 
-    def bind(self, spec: Spec, session: Mapping[str, object]) -> None:
+    def bind(self, spec: Spec, session: Mapping[str, object], *, continues: bool = False) -> None:
         """Set the fields of a row; see `SequenceReplayBuffer.bind`."""
-        super().bind(spec, session)
+        super().bind(spec, session, continues=continues)
         num_envs = cast("int", session["num_envs"])
         self.opening = Opening(self.spec, session, num_envs, __version__)
         self._encoder = ChunkEncoder(self.spec)

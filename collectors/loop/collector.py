@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import sys
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -19,10 +20,11 @@ from ...buffers.base.errors import not_copied
 from ...buffers.base.number_checks import check_whole, is_whole
 from ...buffers.base.progress import Progress, progress_function
 from ...buffers.base.row_guard import InterruptGuard
+from ...buffers.base.untrusted_json import items, mapping, member, text, whole
 from ...buffers.replay.writer import check_flush_seconds
 from ...wrappers.seeded_resets import ShardSeed, in_shard_of
 from ..policies.as_policy import GivenPolicy, as_policy
-from ..policies.policy import SeededPolicy, value_of
+from ..policies.policy import SeededPolicy, load_generator, load_state_of, state_of, value_of
 from ..policies.policy_caller import PolicyCaller
 from .report import (
     CollectReport,
@@ -48,6 +50,8 @@ from .vector_stepper import stepper_of
 if TYPE_CHECKING:
     from ...buffers import Rollout
     from .rollout_writer import RolloutWriter
+
+_LOG = logging.getLogger("stepwell.collectors")
 
 _PROGRESS_SECONDS = 0.2
 _TIMES_THE_COST = 500
@@ -192,7 +196,9 @@ class Collector:
         layout = self._spec.observation
         self._machine = StepMachine(write_session, self._counter, layout, on_step, on_episode)
         reseed = None if reseed_steps is None else Reseed(reseed_steps, self._seeds.env_seed)
-        stepper = stepper_of(self._groups, layout, reader, episode_metadata, reseed, ahead)
+        stepper = stepper_of(
+            self._groups, layout, reader, episode_metadata, reseed, ahead, self._spec.action
+        )
         self._loop = StepLoop(stepper, self._call, self._counter, self._machine, ahead)
         self._is_closed = False
         self._start = _CallStart(0.0, 0, 0)
@@ -313,6 +319,128 @@ class Collector:
             rollout = self._finished(writer)
             self._report = self._reported()
         return rollout
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that a new Collector needs to go on as if this one had never stopped.
+
+        That is: the seeds; the actions of the open episodes, from which the envs are brought back;
+        the state of the policy, where it has a ``state_dict``; the counts, and the open episodes in
+        the replay. Rows are not in it: they are in the replay, whose `save_checkpoint` also keeps
+        this state. Take it between two calls of `collect` or `rollout`.
+
+        Returns:
+            Plain values and numpy arrays, for ``torch.save`` or `save_checkpoint`.
+
+        Raises:
+            TypeError: The policy draws from a generator, and has no ``state_dict`` and
+                ``load_state_dict``.
+            ValueError: The Collector is closed, or others have written to the replay meanwhile.
+
+        Example:
+            >>> import gymnasium as gym
+            >>> import stepwell as sw
+            >>> def collector():
+            ...     return sw.Collector(gym.make_vec("CartPole-v1", 4), sw.RandomPolicy(), seed=0)
+            >>> first, second = collector(), collector()
+            >>> report = first.collect(steps=100)
+            >>> second.load_state_dict(first.state_dict())
+            >>> first.rollout(8).reward.sum() == second.rollout(8).reward.sum()
+            True
+        """
+        self._check_open()
+        machine, writer = self._machine, self._machine.replay_writer
+        if writer is not None and writer.is_outdated:
+            raise ValueError(
+                "state_dict: expected a replay that this Collector alone writes to, got one in "
+                "which others have begun episodes; take the state before they do"
+            )
+        return {
+            "version": 1,
+            "envs": env_name(self._groups[0]),
+            "num_envs": self._counter.num_envs,
+            "seeds": self._seeds.state_dict(),
+            "minibatches": self._minibatch_rng.bit_generator.state,
+            "policy": state_of(self._policy),
+            "policy_state": None if self._call.state is None else self._call.state.state_dict(),
+            "counter": self._counter.state_dict(),
+            "outside": self._watch.rows,
+            "open": None if machine.needs_reset else self._loop.state_dict(),
+            "writer": None if writer is None else writer.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where the Collector of a `state_dict` was: the same rows follow, bit for bit.
+
+        Make this one as that one was made: the same envs, the same kind of policy, and the replay
+        as it was, which `SequenceReplayBuffer.load_checkpoint` with ``exact=True`` restores. The
+        envs play the actions of their open episodes again, which takes as long as it took them. If
+        they do not show then what they showed before, as envs whose seeds do not say all, a warning
+        says which env it was: the open episodes are cut, and all envs are reset.
+
+        Args:
+            state: The state. It may come from a file: all of it is checked.
+
+        Raises:
+            ValueError: It is no such state, or that of other envs; this Collector has collected
+                already; or the replay holds other episodes than then.
+        """
+        self._check_open()
+        machine, counter = self._machine, self._counter
+        if counter.total_steps or not machine.needs_reset or machine.replay_writer is not None:
+            raise ValueError(
+                "load_state_dict: expected a Collector that has not collected yet, got one that "
+                "has; make a new one"
+            )
+        try:
+            told = mapping(dict(state), "state")
+            whole(member(told, "version"), "version", 1, 1)
+            mine = env_name(self._groups[0]), counter.num_envs
+            given = member(told, "envs"), member(told, "num_envs")
+            if mine != given:
+                raise ValueError(
+                    f"envs: expected {given[1]} of {given[0]}, got {mine[1]} of {mine[0]}"
+                )
+            self._check_replay(told.get("writer"))
+            self._seeds.load_state_dict(member(told, "seeds"))
+            load_generator(self._minibatch_rng, member(told, "minibatches"))
+            load_state_of(self._policy, member(told, "policy"))
+            if self._call.state is not None:
+                self._call.state.load_state_dict(member(told, "policy_state"))
+            counter.load_state_dict(member(told, "counter"))
+            self._watch.rows = whole(member(told, "outside"), "outside")
+            is_open = member(told, "open") is not None
+            why = self._loop.bring_back(told["open"]) if is_open else ""
+        except ValueError as error:
+            raise ValueError(
+                f"state: expected that of a Collector as this one, {error}; make envs, policy and "
+                f"replay as they were, or begin without the state"
+            ) from error
+        observed = None
+        if is_open and not why:
+            machine.needs_reset = False
+            observed = self._loop.newest_observations
+        if told.get("writer") is not None:
+            machine.continues(told["writer"], observed)
+        if why:
+            _LOG.warning(
+                "the envs could not be brought back: %s; their open episodes are cut, and all envs "
+                "are reset",
+                why,
+            )
+
+    def _check_replay(self, writer: object) -> None:
+        """Refuse a replay with other episodes than the one of a writer's state."""
+        if (writer is None) != (self._replay is None or not self._replay.is_bound):
+            there = "no rows" if writer is None else "a replay with rows"
+            raise ValueError(f"replay: expected {there}, got another one")
+        if writer is not None and self._replay is not None:
+            stored = member(mapping(writer, "writer"), "stored_episodes")
+            found = self._replay.storage.index.next_episode
+            if stored != found:
+                raise ValueError(
+                    f"replay: expected one in which {stored} episodes have begun, got {found}; go "
+                    f"back with load_checkpoint(exact=True) first"
+                )
 
     def close(self) -> None:
         """Store all rows and close the envs; closing twice has no effect."""
@@ -533,6 +661,24 @@ class Seeds:
     def minibatch_rng(self) -> np.random.Generator:
         """A generator for the minibatches that learners draw from rollouts."""
         return forks.generator(self._sequence(_MINIBATCHES))
+
+    def state_dict(self) -> dict[str, object]:
+        """The seed, and how many resets of all envs there were."""
+        shard = None if self.shard is None else list(self.shard)
+        told = {"seed": str(self.seed), "session": self.session, "shard": shard}
+        return {**told, "resets": self._resets}
+
+    def load_state_dict(self, state: object) -> None:
+        """Continue from a state of `state_dict`, also of another seed."""
+        told = mapping(state, "seeds")
+        seed, shard = text(member(told, "seed"), "seed"), member(told, "shard")
+        if not seed.isdecimal() or len(seed) > 100:
+            raise ValueError("seed: expected a whole number as a text")
+        part = None if shard is None else tuple(items(shard, "shard", 2))
+        resets = whole(member(told, "resets"), "resets")
+        session = whole(member(told, "session"), "session")
+        self.__init__(int(seed), session, cast("Any", part))  # type: ignore[misc]
+        self._resets = resets
 
     def next_envs_seed(self, num_envs: int) -> int:
         """A seed for the next reset of all envs; env i gets this plus i, below 2**31."""

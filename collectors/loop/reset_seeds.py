@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorWrapper
 
 from ...buffers.base.number_checks import is_whole
+from ...buffers.base.untrusted_json import items, mapping, member, whole
 from ...wrappers.snapshots import is_snapshot
 from ...wrappers.workers.vector_env import WorkerVectorEnv
+from .action_log import ActionLog
 from .step_result import value_of
 from .vector_envs import Vector, is_ale, is_partial, mode_of
 
@@ -38,7 +41,7 @@ class ResetSeeds:
     def __init__(self, envs: Vector, first_env: int, reseed: Reseed | None) -> None:
         self._envs = envs
         self._first_env = first_env
-        self._reseed = reseed if reseed is not None and _takes_seeds_of_some(envs) else None
+        self._reseed = reseed if reseed is not None and takes_seeds_of_some(envs) else None
         self._wants_array = is_ale(envs)
         self._is_disabled = mode_of(envs) is AutoresetMode.DISABLED
         self._resets_take_a_step = mode_of(envs) is AutoresetMode.NEXT_STEP
@@ -54,10 +57,14 @@ class ResetSeeds:
         """Number of vector steps so far; the caller counts."""
         self.has_options = False
         """The resets that are read now had options, without which no seed leads to their rows."""
+        self.log: ActionLog | None = None
+        """Told of seeds, where there is one."""
 
     def begin(self, seeds: Mapping[int, int], info: _Info) -> None:
         """Start over with a reset of all envs: its info, and the seeds by env, if they got any."""
         n = self._envs.num_envs
+        if self.log is not None:
+            self.log.begin()
         # Of pools of EnvPool that have seeds of their own, a seed says nothing.
         self._given = dict(seeds) if getattr(self._envs.unwrapped, "takes_seeds", True) else {}
         self._seeded_at = [self.vector_steps] * n
@@ -70,6 +77,41 @@ class ResetSeeds:
     def give(self, seeds: Mapping[int, int]) -> None:
         """Note the seeds, by env, of a reset of some envs."""
         self._given.update(seeds)
+
+    @contextlib.contextmanager
+    def paused(self) -> Generator[None]:
+        """Give no reset a seed that it would not have otherwise."""
+        reseed, self._reseed = self._reseed, None
+        try:
+            yield
+        finally:
+            self._reseed = reseed
+
+    def state_dict(self) -> dict[str, object]:
+        """What decides which resets get which seeds."""
+        return {
+            "steps": self._steps,
+            "reseeds": self._reseed is not None,
+            "vector_steps": self.vector_steps,
+            "seeds_itself": list(self._seeds_itself),
+            "counts": list(self._counts),
+            "seeded_at": list(self._seeded_at),
+        }
+
+    def load_state_dict(self, state: object) -> None:
+        """Continue from a state of `state_dict`, once the envs are as they were then."""
+        told, n = mapping(state, "reset_seeds"), self._envs.num_envs
+        steps, now = (whole(member(told, key), key) for key in ("steps", "vector_steps"))
+        counts, seeded_at = (
+            [whole(one, key) for one in items(member(told, key), key, n)]
+            for key in ("counts", "seeded_at")
+        )
+        own = [one is True for one in items(member(told, "seeds_itself"), "seeds_itself", n)]
+        self._steps, self.vector_steps = steps, now
+        self._counts, self._seeded_at, self._seeds_itself = counts, seeded_at, own
+        self._given = {}
+        if told.get("reseeds") is not True:
+            self.stop()
 
     def stop(self) -> None:
         """Seed no more resets: of these envs it is not known at once which episodes have ended."""
@@ -108,10 +150,15 @@ class ResetSeeds:
         own = value_of(info, "reset_seed", place) if "reset_seed" in info else None
         if seed is None:
             self._seeds_itself[env] = own is not None
-        else:
-            seed = int(seed)  # not a ShardSeed
+        if self.log is not None and (seed is not None or own is not None):
+            if seed is None and "worker_restarted" in info and info["worker_restarted"][place]:
+                self.log.restarted(env, own)
+            else:
+                self.log.seeded(env, seed, own)
         if own is not None:
             seed = self._checked(env, own)
+        elif seed is not None:
+            seed = int(seed)  # not a ShardSeed
         facts: dict[str, object] = {}
         if seed is not None and not self.has_options:
             facts["seed"] = seed
@@ -138,7 +185,7 @@ class ResetSeeds:
         return int(seed)
 
 
-def _takes_seeds_of_some(envs: Vector) -> bool:
+def takes_seeds_of_some(envs: Vector) -> bool:
     """Test whether the envs are known to take a reset of some, each with its own seed."""
     # Others may reset all envs then, or none, without an error; a vector wrapper may have a state
     # of its own for each env. In DISABLED mode, the caller resets some envs anyway.

@@ -236,6 +236,8 @@ class Session:
         self._facts, self._flush_seconds, self._watch = facts, flush_seconds, watch
         self._is_recorded, self._has_digest = is_recorded, has_digest
         self._held_bytes = held_bytes
+        self.continues: tuple[object, Mapping[str, np.ndarray] | None] | None = None
+        """The state of the writer of the run that goes on, and what its envs show."""
 
     def begin(self) -> ReplayWriter:
         """Bind the replay to the rows' Spec, and make the writer."""
@@ -246,7 +248,9 @@ class Session:
         with replay.write_lock:
             facts = {"session": len(replay.sessions), **self._facts}
             replay.bind(
-                self._spec.with_more(self._checker.extra_fields), describe(self._envs, **facts)
+                self._spec.with_more(self._checker.extra_fields),
+                describe(self._envs, **facts),
+                continues=self.continues is not None,
             )
             num_envs = sum(one.num_envs for one in self._envs)
             beside = _sessions.setdefault(replay, weakref.WeakKeyDictionary())
@@ -271,6 +275,8 @@ class Session:
                 known_stacks=stacks_are_known(self._envs, self._spec),
                 has_digest=self._has_digest and not self._is_recorded,
             )
+            if self.continues is not None:
+                writer.load_state_dict(*self.continues)
             beside[writer] = target
             writer.watch = self._watch
             if self._is_recorded:

@@ -52,6 +52,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 import numpy as np
 
 from ...buffers import Layout
+from ...buffers.base.untrusted_json import items, mapping, member, whole
 from ...buffers.replay.writer import ReplayWriter
 from ...buffers.spec.spec import kind_of, unflatten
 from ..policies.policy_caller import PolicyCaller
@@ -115,6 +116,11 @@ class StepMachine:
     def guard(self) -> contextlib.AbstractContextManager[None]:
         """Held while rows are written, where others draw or Ctrl-C may come."""
         return contextlib.nullcontext() if self.replay_writer is None else self.replay_writer.guard
+
+    def continues(self, writer: object, observed: Mapping[str, np.ndarray] | None) -> None:
+        """The session, once it begins, is that of a writer's state, with these newest rows."""
+        if self._session is not None:
+            self._session.continues = writer, observed
 
     def begin(self) -> None:
         """Begin the session, as the first actions, which show the fields of a row, are known."""
@@ -373,6 +379,28 @@ class StepLoop:
         self.env_seconds += time.perf_counter() - began
         return bool(results)
 
+    def state_dict(self) -> dict[str, object]:
+        """How to bring the envs back; see `action_log`."""
+        return self._stepper.state_dict()
+
+    def bring_back(self, state: object) -> str:
+        """Play new envs up to a state of `state_dict`; why that failed, or nothing."""
+        began = time.perf_counter()
+        why = self._stepper.bring_back(state)
+        if not why:
+            seconds = time.perf_counter() - began
+            _LOG.info("brought %d envs back in %.1f s", self._counter.num_envs, seconds)
+        return why
+
+    @property
+    def newest_observations(self) -> dict[str, np.ndarray]:
+        """What all envs show, ``[N, ...]`` by field name; none of them is stepping."""
+        results = self._stepper.newest
+        names = results[0].leaves
+        if results[0].env_ids is None:
+            return dict(names)
+        return {name: np.concatenate([one.leaves[name] for one in results]) for name in names}
+
     def drain(self) -> None:
         """Finish a step that was sent and not received, and drop its result."""
         self._stepper.drain()
@@ -496,6 +524,40 @@ class EpisodeCounter:
         self._numbers[:] = -1
         self.cut += cut
         return cut
+
+    def state_dict(self) -> dict[str, object]:
+        """The open episodes and the counts since the beginning, between two counts of all."""
+        return {
+            "sums": self._sums.copy(),
+            "lengths": self._lengths.copy(),
+            "numbers": self._numbers.copy(),
+            "seeds": list(self._seeds),
+            "next_number": self._next_number,
+            "steps": self.total_steps,
+            "episodes": self.total_episodes,
+        }
+
+    def load_state_dict(self, state: object) -> None:
+        """Continue from a state of `state_dict`."""
+        told = mapping(state, "counter")
+        for name, mine in (
+            ("sums", self._sums),
+            ("lengths", self._lengths),
+            ("numbers", self._numbers),
+        ):
+            rows = member(told, name)
+            if (
+                not isinstance(rows, np.ndarray)
+                or rows.shape != mine.shape
+                or rows.dtype != mine.dtype
+            ):
+                raise ValueError(f"{name}: expected {mine.dtype} {mine.shape}, got another value")
+            mine[:] = rows
+        seeds = items(member(told, "seeds"), "seeds", self.num_envs)
+        self._seeds = [None if seed is None else whole(seed, "seed") for seed in seeds]
+        self._next_number, self.total_steps, self.total_episodes = (
+            whole(member(told, key), key) for key in ("next_number", "steps", "episodes")
+        )
 
     def _start(self, envs: list[int], metadata: Mapping[int, Mapping[str, object]]) -> None:
         """Choose and number the episodes that begin."""

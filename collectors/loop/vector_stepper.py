@@ -10,9 +10,12 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from ...buffers import Layout, Tree
+from ...buffers.base.native import crc32
+from ...buffers.base.untrusted_json import items, mapping, member, whole
 from ...buffers.spec.exact_values import BadValue
 from ...wrappers.final_observations import ExactInfos
-from .reset_seeds import Reseed
+from .action_log import ActionLog, Past
+from .reset_seeds import Reseed, takes_seeds_of_some
 from .result_reader import ResultReader
 from .step_result import (
     EpisodeMetadata,
@@ -20,7 +23,7 @@ from .step_result import (
     StepResult,
 )
 from .steps_ahead import StepsAhead
-from .vector_envs import Vector, is_ale, refuse_bad_reset, split_step
+from .vector_envs import Vector, is_ale, is_partial, refuse_bad_reset, split_step
 
 
 class Stepper:
@@ -36,8 +39,14 @@ class Stepper:
         reseed: Reseed | None = None,
         # Of envs on a device, which are not stepped here; None for all others
         ahead: StepsAhead | None = None,
+        action: Layout = "action",  # the nesting of their actions
     ) -> None:
         self.reader = ResultReader(envs, layout, info, metadata, first_env, reseed)
+        self._log: ActionLog | None = None  # of envs that may be brought back
+        if ahead is None and not is_partial(envs):
+            is_alone = takes_seeds_of_some(envs)
+            self._log = ActionLog(envs.num_envs, action, is_alone=is_alone)
+            self.reader.reset_seeds.log = self._log
         self.env_ids: np.ndarray | None = None
         """[n] envs of the newest rows; None for all of them."""
         self._envs = envs
@@ -65,6 +74,8 @@ class Stepper:
 
     def send(self, action: Tree) -> None:
         """Begin a step; other work can be done before `receive`."""
+        if self._log is not None:
+            self._log.add(action)
         self._send(action)
         self._is_waiting = True
 
@@ -98,6 +109,71 @@ class Stepper:
             self._is_waiting = False
             with self._exact_infos:
                 self._receive()
+
+    def state_dict(self) -> dict[str, object]:
+        """How to bring the envs back, and what they should then show; see `action_log`."""
+        reader = self.reader
+        return {
+            "log": None if self._log is None else self._log.state_dict(),
+            "rows": {name: _checksums(rows) for name, rows in reader.leaves.items()},
+            "ended": reader.ended.tolist(),
+            "reset_seeds": reader.reset_seeds.state_dict(),
+        }
+
+    def bring_back(self, state: object) -> str:
+        """Play new envs up to a state of `state_dict`; why that failed, or nothing.
+
+        Raises:
+            ValueError: It is no such state.
+        """
+        told, reader = mapping(state, "envs"), self.reader
+        if self._log is None or member(told, "log") is None:
+            return "no seeds and actions lead to where they were"
+        past = self._log.past_of(told["log"])
+        try:
+            with reader.reset_seeds.paused():
+                self._play(past)
+        except Exception as error:
+            return f"playing its actions again failed: {type(error).__name__}: {error}"
+        expected = mapping(member(told, "rows"), "rows")
+        found = {name: _checksums(rows) for name, rows in reader.leaves.items()}
+        wrong = {
+            env
+            for name, sums in found.items()
+            for env, (a, b) in enumerate(zip(sums, items(expected.get(name), name), strict=False))
+            if a != b
+        }
+        if wrong or expected.keys() != found.keys() or told.get("ended") != reader.ended.tolist():
+            return f"env {min(wrong, default=0)} shows something else than it did"
+        reader.reset_seeds.load_state_dict(member(told, "reset_seeds"))
+        return ""
+
+    def _play(self, past: Past) -> None:
+        """Play again what new envs of the same kind have played since they were seeded."""
+        assert self._log is not None
+        first, n = past.seeds[0], len(past.seeds)
+        # As the Collector gave them: some vector envs take one number only.
+        is_one = past.is_given and past.seeds == list(range(first, first + n))
+        self.reset(int(first) if is_one else past.seeds)
+        for step in range(past.steps + 1):
+            young = [env for env, since in enumerate(past.since) if since == step > 0]
+            if young:
+                self._reset_alone(young, past.seeds)
+            if step < past.steps:
+                self.send(self._log.action_of(past, step))
+                self.receive()
+
+    def _reset_alone(self, young: Sequence[int], seeds: Sequence[int]) -> None:
+        """Reset some envs, each with its seed."""
+        chosen = self.reader.marked(young)
+        some: Any = [seeds[env] if mark else None for env, mark in enumerate(chosen.tolist())]
+        if is_ale(self._envs):
+            some = np.array([seeds[env] for env in young], np.int64)
+        with self._exact_infos:
+            observation, info = self._envs.reset(seed=some, options={"reset_mask": chosen.copy()})
+        given = {env: seeds[env] for env in young}
+        self.reader.of_some_resets(observation, info, chosen, given)
+        self.env_ids = self.reader.env_ids
 
     def _reset_all(self, seed: int | Sequence[int]) -> tuple[Any, Any]:
         if isinstance(seed, int):  # every vector env takes one number
@@ -186,6 +262,26 @@ class InterleavedSteppers:
         groups = range(len(self._steppers))
         return [result for group in groups for result in self._received(group)]
 
+    def state_dict(self) -> dict[str, object]:
+        """The states of all groups, none of which is stepping, and whose turn it is."""
+        return {"groups": [stepper.state_dict() for stepper in self._steppers], "turn": self._turn}
+
+    def bring_back(self, state: object) -> str:
+        """Play new envs up to a state of `state_dict`; why that failed, or nothing.
+
+        Raises:
+            ValueError: It is no such state.
+        """
+        told, count = mapping(state, "envs"), len(self._steppers)
+        groups = items(member(told, "groups"), "groups", count)
+        turn = whole(member(told, "turn"), "turn", 0, count - 1)
+        for stepper, group in zip(self._steppers, groups, strict=True):
+            why = stepper.bring_back(group)
+            if why:
+                return why
+        self._turn = turn
+        return ""
+
     def drain(self) -> None:
         """Finish the steps that were sent and not received, and drop their results."""
         self._is_waiting = [False] * len(self._steppers)
@@ -212,12 +308,13 @@ def stepper_of(
     metadata: EpisodeMetadata,
     reseed: Reseed | None = None,
     ahead: StepsAhead | None = None,
+    action: Layout = "action",
 ) -> Stepper | InterleavedSteppers:
     """A stepper of one vector env, or of several in turns; only one may have steps ``ahead``."""
     steppers: list[Stepper] = []
     first_env = 0
     for group in groups:
-        steppers.append(Stepper(group, layout, info, metadata, first_env, reseed, ahead))
+        steppers.append(Stepper(group, layout, info, metadata, first_env, reseed, ahead, action))
         first_env += group.num_envs
     return steppers[0] if len(steppers) == 1 else InterleavedSteppers(steppers)
 
@@ -226,3 +323,8 @@ def _seeds_of(env_ids: np.ndarray, seed: int | Sequence[int]) -> int | Sequence[
     """The seeds of some envs that follow each other."""
     first = int(env_ids[0])
     return seed + first if isinstance(seed, int) else seed[first : first + len(env_ids)]
+
+
+def _checksums(rows: np.ndarray) -> list[int]:
+    """The CRC of each row."""
+    return [crc32(np.ascontiguousarray(row).data) for row in rows]

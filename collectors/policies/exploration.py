@@ -10,6 +10,7 @@ from gymnasium import spaces
 
 from ...buffers import Layout, Spec
 from ...buffers.base.number_checks import whole_number
+from ...buffers.base.untrusted_json import mapping, member, whole
 from ...buffers.spec.spec import flatten, unflatten
 from .as_policy import GivenPolicy, as_policy
 from .policy import (
@@ -17,7 +18,10 @@ from .policy import (
     RandomPolicy,
     SeededPolicy,
     as_recurrent,
+    load_generator,
+    load_state_of,
     override_hook_of,
+    state_of,
     value_of,
 )
 from .policy_caller import split_extras, split_state
@@ -83,6 +87,21 @@ class WarmUp:
         where = np.arange(self.rows, self.rows + len(is_first)) < self._steps
         self.rows += len(is_first)
         return self._random.put(self._inner, answer, where)
+
+    def state_dict(self) -> dict[str, object]:
+        """What it needs to go on as if it had never stopped, with that of the policy inside."""
+        parts = {"random": self._random.state_dict(), "policy": state_of(self._inner.policy)}
+        return {"rows": self.rows, **parts}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state of `state_dict`, after `begin`.
+
+        Raises:
+            ValueError: It is no such state.
+        """
+        self._random.load_state_dict(state)
+        load_state_of(self._inner.policy, member(state, "policy"))
+        self.rows = whole(member(state, "rows"), "rows")
 
 
 class EpsilonGreedy:
@@ -156,6 +175,25 @@ class EpsilonGreedy:
         where = self._rng.random(len(is_first)) < epsilon
         self.rows += len(is_first)
         return self._random.put(self._inner, answer, where)
+
+    def state_dict(self) -> dict[str, object]:
+        """What it needs to go on as if it had never stopped, with that of the policy inside."""
+        parts = {"random": self._random.state_dict(), "policy": state_of(self._inner.policy)}
+        generator = None if self._rng is None else self._rng.bit_generator.state
+        return {"rows": self.rows, "generator": generator, **parts}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state of `state_dict`, after `begin`.
+
+        Raises:
+            ValueError: It is no such state.
+        """
+        if self._rng is None:
+            raise ValueError(_not_begun("EpsilonGreedy"))
+        load_generator(self._rng, member(state, "generator"))
+        self._random.load_state_dict(state)
+        load_state_of(self._inner.policy, member(state, "policy"))
+        self.rows = whole(member(state, "rows"), "rows")
 
 
 class GaussianNoise:
@@ -238,6 +276,20 @@ class GaussianNoise:
         clipped = np.clip(noisy, space.low, space.high).astype(space.dtype)
         return self._inner.overridden(answer._replace(action=clipped)).result()
 
+    def state_dict(self) -> dict[str, object]:
+        """What it needs to go on as if it had never stopped, with that of the policy inside."""
+        own = self._rng.bit_generator.state
+        return {"generator": own, "policy": state_of(self._inner.policy)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state of `state_dict`, after `begin`.
+
+        Raises:
+            ValueError: It is no such state.
+        """
+        load_generator(self._rng, member(state, "generator"))
+        load_state_of(self._inner.policy, member(state, "policy"))
+
 
 class _PolicyResult(NamedTuple):
     """The result of a policy."""
@@ -307,6 +359,12 @@ class _RandomActions:
         """Draw from this space."""
         self._layout = Spec.from_spaces(action_space, action_space).action
         self._draw.begin(action_space, rng)
+
+    def state_dict(self) -> dict[str, object]:
+        return self._draw.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._draw.load_state_dict(mapping(member(state, "random"), "random"))
 
     def put(self, inner: _InnerPolicy, answer: _PolicyResult, where: np.ndarray) -> object:
         """The inner policy's result, with random actions in the rows ``where`` [n]."""

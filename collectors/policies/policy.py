@@ -12,6 +12,7 @@ from gymnasium import spaces
 from gymnasium.vector.utils import batch_space
 
 from ...buffers import Tree
+from ...buffers.base.untrusted_json import items, mapping, member, whole
 
 PolicyResult: TypeAlias = "Tree | tuple[Tree, Mapping[str, np.ndarray]]"
 """The actions, or the actions and a dict of extra arrays ``[N, ...]`` to store with them."""
@@ -152,6 +153,42 @@ def override_hook_of(policy: object) -> Callable[[Any, Any], Any] | None:
     return cast("Callable[[Any, Any], Any]", found) if inspect.isroutine(found) else None
 
 
+def state_of(policy: object) -> object:
+    """The policy's own ``state_dict()``; None where it has none and draws from no generator.
+
+    Raises:
+        TypeError: It draws from the Collector's generator, and keeps that to itself.
+    """
+    method = getattr(policy, "state_dict", None)
+    if inspect.isroutine(method) and hasattr(policy, "load_state_dict"):
+        return method()
+    if isinstance(policy, SeededPolicy):
+        raise TypeError(
+            f"policy: expected one with state_dict and load_state_dict, as it draws from a "
+            f"generator that begin() gave it, got {type(policy).__name__} without; give it both"
+        )
+    return None
+
+
+def load_state_of(policy: object, state: object) -> None:
+    """Give a policy the state that `state_of` took of another one of its kind."""
+    if (state is None) != (state_of(policy) is None):
+        raise ValueError(
+            f"policy: expected one of the kind that the state was taken of, got a "
+            f"{type(policy).__name__}; give the same policy"
+        )
+    if state is not None:
+        cast("Any", policy).load_state_dict(state)
+
+
+def load_generator(rng: np.random.Generator, state: object) -> None:
+    """Let a generator continue from the state of its bit generator."""
+    try:
+        rng.bit_generator.state = cast("Any", state)
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+        raise ValueError(f"generator: expected the state of a generator, got {error}") from None
+
+
 @runtime_checkable
 class SeededPolicy(Protocol):
     """A policy that gets the action space and a random generator before a Collector begins.
@@ -215,6 +252,35 @@ class RandomPolicy:
             self._blocks[n] = _Block(space, n, int(self._rng.integers(1 << 31)))
         return self._blocks[n].next()
 
+    def state_dict(self) -> dict[str, object]:
+        """What it needs to draw on as if it had never stopped."""
+        return {
+            "generator": self._rng.bit_generator.state,
+            "numbers": self._numbers.copy(),
+            "blocks": {str(n): block.state_dict() for n, block in self._blocks.items()},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state of `state_dict`, after `begin`.
+
+        Raises:
+            ValueError: It is no such state.
+        """
+        space = self._space
+        if space is None:
+            raise ValueError("RandomPolicy: expected a call of begin() before a state, got none")
+        told = mapping(state, "state of a RandomPolicy")
+        numbers = member(told, "numbers")
+        if not isinstance(numbers, np.ndarray) or numbers.ndim != 1:
+            raise ValueError("numbers: expected an array of one axis")
+        blocks: dict[int, _Block] = {}
+        for key, block in mapping(member(told, "blocks"), "blocks").items():
+            n = whole(int(key), "number of envs", 1)
+            blocks[n] = _Block(space, n, 0)
+            blocks[n].load_state_dict(block)
+        load_generator(self._rng, member(told, "generator"))
+        self._numbers, self._blocks = numbers, blocks
+
     def _draw_numbers(self, space: spaces.Discrete, n: int) -> None:
         """Draw ahead, for many steps of n envs: a call of numpy costs more than its numbers."""
         # Of 4 bytes or more, the same ones come in one call or in several. Of smaller ones numpy
@@ -238,13 +304,39 @@ class _Block:
         self._space.seed(seed)
         self._drawn: Tree = np.empty(0)
         self._taken = self._steps
+        self._before = self._generators()  # before the newest samples were drawn
 
     def next(self) -> Tree:
         """The actions ``[n, ...]`` of the next step."""
         if self._taken == self._steps:
+            self._before = self._generators()
             self._drawn, self._taken = cast("Tree", self._space.sample()), 0
         start, self._taken = self._taken * self._n, self._taken + 1
         return self._drawn if self._steps == 1 else _rows_of(self._drawn, start, start + self._n)
+
+    def state_dict(self) -> dict[str, object]:
+        leaves = _leaf_spaces(self._space)
+        kinds = spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary
+        if any(type(leaf) not in kinds for leaf in leaves):
+            raise TypeError(
+                f"RandomPolicy: expected an action space of plain parts to take its state, got "
+                f"{self._space}; write a policy with state_dict and load_state_dict for it"
+            )
+        return {"generators": self._before, "taken": self._taken}
+
+    def load_state_dict(self, state: object) -> None:
+        told = mapping(state, "block")
+        leaves = _leaf_spaces(self._space)
+        for leaf, one in zip(
+            leaves, items(member(told, "generators"), "generators", len(leaves)), strict=True
+        ):
+            load_generator(leaf.np_random, one)
+        self._before = self._generators()
+        self._drawn = cast("Tree", self._space.sample())
+        self._taken = whole(member(told, "taken"), "taken", 0, self._steps)
+
+    def _generators(self) -> list[Any]:
+        return [leaf.np_random.bit_generator.state for leaf in _leaf_spaces(self._space)]
 
 
 def _steps_ahead(values: int) -> int:

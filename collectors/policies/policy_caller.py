@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 from ...buffers import Field, Layout, Spec, Tree
+from ...buffers.base.untrusted_json import mapping, member
 from ...buffers.spec.exact_values import exactly
 from ...buffers.spec.spec import field_of, flatten, key_of, plain_array, unflatten
 from .policy import AnyPolicy, Policy, RandomPolicy, as_recurrent
@@ -252,6 +253,23 @@ class PolicyState:
             for name, rows in self._now.items():
                 rows[envs] = self._initial[name][envs]
         return self.of(env_ids)
+
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """Copies of all rows by name."""
+        return self.of(None)
+
+    def load_state_dict(self, state: object) -> None:
+        """Continue from a state of `state_dict`."""
+        told = mapping(state, "policy's state")
+        for name, rows in self._now.items():
+            given = member(told, name)
+            if (
+                not isinstance(given, np.ndarray)
+                or given.shape != rows.shape
+                or given.dtype != rows.dtype
+            ):
+                raise ValueError(f"{name}: expected {rows.dtype} {rows.shape}, got another value")
+            rows[:] = given
 
     def tree(self, leaves: Mapping[str, np.ndarray]) -> Tree:
         """Rows nested as in the policy's initial state."""

@@ -13,7 +13,6 @@ from gymnasium.vector.utils import batch_space
 
 from ...buffers.base.errors import not_copied
 from ...buffers.base.number_checks import check_whole
-from ..seeded_resets import ShardSeed
 from .infos import Infos, add_info, plain_columns
 from .pool import Bools, WorkerPool
 from .processes import available_cores, check_can_start, checked_start_method, has_open_window
@@ -437,7 +436,7 @@ def _checked_seeds(seed: int | Sequence[int | None] | None, num_envs: int) -> li
         raise ValueError(
             f"seed has the wrong length: expected {num_envs}, one for each env, got {len(seed)}"
         )
-    return [one if one is None or isinstance(one, ShardSeed) else int(one) for one in seed]
+    return [one if one is None or isinstance(one, int) else int(one) for one in seed]
 
 
 def _checked_options(
