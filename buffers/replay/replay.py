@@ -670,9 +670,7 @@ class SequenceReplayBuffer:
             )
         for writer in self._open_writers():
             writer.close()
-        if self._sampler is not None:
-            self._sampler.close()
-        self._sampler = None
+        self._drop_sampler()
         self._use(self._new_storage(self.spec))
 
     def sample(
@@ -1269,24 +1267,78 @@ class SequenceReplayBuffer:
             ...     replay.load_checkpoint()
             {'updates': 3}
         """
-        state = {"replay": self.state_dict(), "learner": dict(learner or {})}
         with self.write_lock:
-            self._disk().save_checkpoint(name, state)
+            disk, state = self._disk(), {"replay": self.state_dict()}
+            state |= {"border": disk.border(), "learner": dict(learner or {})}
+            disk.save_checkpoint(name, state)
 
-    def load_checkpoint(self, name: str = "latest") -> dict[str, Any]:
+    def load_checkpoint(self, name: str = "latest", *, exact: bool = False) -> dict[str, Any]:
         """Continue as the replay of `save_checkpoint` would have; returns the learner's state.
+
+        Args:
+            name: Name of the checkpoint.
+            exact: Also remove the rows and sessions that were stored since, and bring back those
+                that were evicted since: the replay is as it was, so that a training that was killed
+                continues as one that was never stopped. Without it all stored rows stay. Where
+                there is a capacity, only the checkpoint that was saved last can be loaded so.
 
         Raises:
             StoreNotFound: There is no checkpoint of that name.
-            StoreCorrupt: Its bytes are damaged.
-            ValueError: It is that of another store, or of a later state of this one.
+            StoreCorrupt: Its bytes are damaged, or do not fit the stored rows.
+            ValueError: It is that of another store, or of a later state of this one. With
+                ``exact``: evicted rows are gone, an earlier version saved it, a `writer` is open,
+                or the replay was opened with ``read_only=True``; nothing has changed.
+
+        Example:
+            >>> import tempfile
+            >>> import stepwell as sw
+            >>> envs = sw.make_vec("CartPole-v1", num_envs=2, num_workers=0)
+            >>> with sw.SequenceReplayBuffer(tempfile.mkdtemp(), seed=0) as replay:
+            ...     with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0) as collector:
+            ...         report = collector.collect(steps=100)
+            ...         replay.save_checkpoint({"updates": 3})
+            ...         report = collector.collect(steps=50)
+            ...     learner = replay.load_checkpoint(exact=True)
+            ...     replay.steps, learner
+            (101, {'updates': 3})
         """
-        state = self._disk().load_checkpoint(name)
-        replay, learner = _parts_of_checkpoint(
-            state, self._rng, f"checkpoint {name!r} of {self.path}"
-        )
+        disk, where = self._disk(), f"checkpoint {name!r} of {self.path}"
+        state = disk.load_checkpoint(name)
+        replay, learner = _parts_of_checkpoint(state, self._rng, where)
+        if exact:
+            with self.write_lock:
+                self._go_back(disk, replay, state.get("border"), where)
         self.load_state_dict(replay)
         return learner
+
+    def _go_back(
+        self, disk: DiskStorage, state: Mapping[str, Any], border: object, where: str
+    ) -> None:
+        """Make the store what it was when a state was saved, which is checked first."""
+        if border is None:
+            raise ValueError(
+                f"{where} was saved by an earlier version: expected one that says where the store "
+                f"ended, for exact=True; load it without"
+            )
+        if self._open_writers():
+            raise ValueError(
+                f"{where}: expected no open writer of this replay with exact=True, got one; close "
+                f"it first"
+            )
+        checked = _checked_state(state, disk, self._rng)
+        if checked.get("sampler") is not None:
+            trial = self._new_sampler()
+            try:
+                trial.restore(checked["sampler"])
+            finally:
+                trial.close()
+        disk.go_back(border, checked["pieces"])
+        self._drop_sampler()
+
+    def _drop_sampler(self) -> None:
+        if self._sampler is not None:
+            self._sampler.close()
+            self._sampler = None
 
     def digest(self) -> str:
         """Fingerprint of all rows stored now, 16 hexadecimal digits: equal data, equal digest.
@@ -1389,9 +1441,7 @@ class SequenceReplayBuffer:
             self._use(self._new_storage(spec))
         else:
             return False
-        if self._sampler is not None:
-            self._sampler.close()
-            self._sampler = None
+        self._drop_sampler()
         return True
 
     def _bound_storage(self, method: str) -> Storage:
@@ -1426,9 +1476,6 @@ class SequenceReplayBuffer:
 
     def _require_sampler(self) -> Sampler:
         if self._sampler is None:
-            # Imported here, as a program that only collects does not need it.
-            from ..sampling.sampler import Sampler
-
             if self._is_torn:
                 raise RuntimeError(
                     "the replay was being used by another thread when this process was forked: "
@@ -1436,12 +1483,18 @@ class SequenceReplayBuffer:
                     "replay's folder in this process"
                 )
             with self.storage.lock:
-                self._sampler = self._sampler or Sampler(
-                    self.storage,
-                    *(self._threads, self._alpha, self._process, self._new_priority),
-                    self._cache_bytes,
-                )
+                self._sampler = self._sampler or self._new_sampler()
         return self._sampler
+
+    def _new_sampler(self) -> Sampler:
+        # Imported here, as a program that only collects does not need it.
+        from ..sampling.sampler import Sampler
+
+        return Sampler(
+            self.storage,
+            *(self._threads, self._alpha, self._process, self._new_priority),
+            self._cache_bytes,
+        )
 
     def lock_for_fork(self) -> Any:
         """The lock of the storage; for `forks`."""

@@ -18,6 +18,7 @@ from ..chunk_codec import Buffer, ChunkDecoder, ChunkEncoder
 from ..chunk_index import ChunkIndex, Counters
 from ..encoded_chunk import EncodedChunk, fitting_chunks
 from ..ram import check_chunk_bytes, max_chunk_rows
+from .files import path_kind
 from .folder import StoreFolder
 from .format import (
     MOST_SEGMENTS,
@@ -25,11 +26,12 @@ from .format import (
     Header,
     Manifest,
     NextNumbers,
+    SealedSegment,
     StoreOptions,
     align,
 )
-from .segment import LoadedSegment, SegmentMaps
-from .snapshot import StoreSnapshot, load_all
+from .segment import LoadedSegment, SegmentMaps, load, segment_path
+from .snapshot import Border, StoreSnapshot, load_all
 from .writer import (
     SegmentSizes,
     SegmentWriter,
@@ -71,6 +73,7 @@ class Appender:
         self._encoder = ChunkEncoder(manifest.facts.spec)
         self._decoder = ChunkDecoder(manifest.facts.spec)
         self._sizes = SegmentSizes.first(manifest.facts.segment_bytes)
+        self._needed = set[int]()  # segments that were live at the newest checkpoint
 
     @property
     def _manifest(self) -> Manifest:
@@ -178,6 +181,103 @@ class Appender:
         self._check()
         with self._poisoning():
             self._folder.write_checkpoint(name, data)
+            self._needed = set(self._manifest.numbers)
+            self._folder.remove_held(self._needed)
+
+    @property
+    def border(self) -> Border:
+        """The end of the store now."""
+        return Border(
+            self.view.index.counters,
+            len(self._facts.sessions),
+            {number: segment.chunks for number, segment in self.view.segments.items()},
+            self._writer is not None,
+            (self._sizes.slots, self._sizes.data_bytes),
+            self.view.index.skipped,
+        )
+
+    def go_back(self, border: Border, position: int) -> None:
+        """See `DiskStorage.go_back`."""
+        self._check()
+        manifest, loaded = self._read_back(border, position)
+        before, folder = self.view.segments, self._folder
+        with self._poisoning():
+            folder.files.fsync_folder(folder.path)  # which has other names since `_read_back`
+            self._close_writer()
+            if border.is_open:
+                manifest = self._begin_again(manifest, loaded)
+                header = loaded[-1].segment.header
+                sizes = zip(border.sizes, (header.slots, header.data_bytes), strict=True)
+                self._sizes = SegmentSizes(*map(min, sizes))
+            folder.write_manifest(manifest)
+            with self._index_lock:
+                self.view = StoreSnapshot(manifest, loaded)
+                self.view.index.pass_over(border.skipped)
+                self._maps.clear()
+            self._needed = set(border.segments)
+            for number in {*before, *border.segments}.difference(manifest.numbers):
+                self._discard(number)
+            folder.remove_held(self._needed)
+        _LOG.info("%s: went back to the checkpoint at chunk %d", folder.path, position)
+
+    def _read_back(self, border: Border, position: int) -> tuple[Manifest, list[LoadedSegment]]:
+        """The manifest and the segments of a border; ValueError if they are not there any more."""
+        now, live, folder = self._facts, self.view.segments, self._folder
+        sealed = {entry.number: entry for entry in self._manifest.sealed}
+        for number in border.segments.keys() - live.keys():
+            folder.unhold(number)
+        try:
+            entries: list[SealedSegment] = []
+            for number, slots in border.segments.items():
+                path = segment_path(folder.path, number)
+                if path_kind(path) != "file":
+                    raise ValueError(
+                        f"exact: expected {path}, which holds rows of the checkpoint, got none: it "
+                        f"was evicted by a writer that had neither saved nor loaded this "
+                        f"checkpoint, or another was saved since; load it without exact"
+                    )
+                entry = sealed.get(number, SealedSegment(number, path.stat().st_size, slots))
+                entries.append(entry._replace(slots=slots))
+            manifest = Manifest(
+                self._manifest.store,
+                replace(now, sessions=now.sessions[: border.sessions]),
+                tuple(entries),
+                None,
+                NextNumbers(self.view.next.segment, position, *border.counters),
+            )
+            loaded = load_all(folder, manifest)
+            view = StoreSnapshot(manifest, loaded)
+            found = len(manifest.facts.sessions), sum(view.extent), view.index.counters
+            if found != (border.sessions, position, border.counters):
+                expected = border.sessions, position, border.counters
+                raise StoreCorrupt(
+                    f"{folder.path} does not fit the checkpoint: expected sessions, chunks and "
+                    f"counters {expected}, got {found}; load it without exact"
+                )
+        except (ValueError, StoreCorrupt):
+            for number in border.segments.keys() - live.keys():
+                if path_kind(segment_path(folder.path, number)) == "file":
+                    folder.hold(number)
+            raise
+        return manifest, loaded
+
+    def _begin_again(self, manifest: Manifest, loaded: list[LoadedSegment]) -> Manifest:
+        """Continue the last segment in a new file, as no byte of a file is changed."""
+        folder, number = self._folder, manifest.next.segment
+        # A crash then leaves a file whose number was used, and which is removed.
+        following = manifest.next._replace(segment=number + 1)
+        used = self._manifest.next._replace(segment=number + 1)
+        self.view.manifest = replace(self._manifest, next=used)
+        folder.write_manifest(self.view.manifest)
+        source = loaded.pop()
+        header = replace(source.segment.header, number=number)
+        writer = SegmentWriter(folder.files, folder.path, header, self._index_lock)
+        self._writer = writer
+        writer.begin_with(source)
+        manifest = replace(manifest, sealed=manifest.sealed[:-1], open=number, next=following)
+        loaded.append(load(folder.files, folder.path, manifest, number))
+        writer.segment = loaded[-1].segment
+        return manifest
 
     def set_capacity(self, capacity: int | None, capacity_bytes: int | None) -> None:
         """Change the capacities; None leaves one as it was."""
@@ -202,8 +302,7 @@ class Appender:
                 with self._poisoning():
                     self._seal()
         finally:
-            if self._writer is not None:
-                self._writer.close()
+            self._close_writer()
             self._lock.close()
 
     def _check_room(self) -> None:
@@ -295,14 +394,26 @@ class Appender:
             while len(index) and int(index.records["segment"][0]) <= entry.number:
                 index.drop_segment()
             self._maps.forget(entry.number)
-            evicted = self.view.segments.pop(entry.number)
-        self._folder.files.unlink(evicted.path)
+            del self.view.segments[entry.number]
+        self._discard(entry.number)
         _LOG.debug(
             "%s: evicted segment %d, %d chunks",
             self._folder.path,
             entry.number,
             before - len(index),
         )
+
+    def _discard(self, number: int) -> None:
+        """Remove a segment that is not listed any more, or keep it for the newest checkpoint."""
+        if number in self._needed:
+            self._folder.hold(number)
+        else:
+            self._folder.files.unlink(segment_path(self._folder.path, number))
+
+    def _close_writer(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
 
     def _write_facts(self, facts: StoreOptions) -> None:
         self._write_manifest(replace(self._manifest, facts=facts))

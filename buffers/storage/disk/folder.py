@@ -10,6 +10,7 @@ import os
 import re
 import socket
 import time
+from collections.abc import Container
 from io import FileIO
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from ...base.errors import StoreCorrupt, StoreLocked, StoreNotFound
 from ...base.memory_limit import check_free_memory
 from .files import Files, check_platform, not_a_file, path_kind, replace_file, write_at
 from .format import MOST_FACTS_BYTES, Manifest, TableCopy, repair_advice
-from .segment import read_header
+from .segment import read_header, segment_path
 
 _SCHEMES = ("hf", "s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "adl", "file")
 # `Path` makes one of several slashes, so one must do here, too.
@@ -46,6 +47,7 @@ _MANIFEST = "manifest.json"
 _LOCK = "LOCK"
 _LEDGER = "ledger.bin"  # of earlier versions
 _SEGMENT = re.compile(r"segment-([0-9]{8})\.bin")
+_HELD = re.compile(r"held-([0-9]{8})\.bin")
 _TEMPORARY = (
     *("segment-*.bin.tmp", "checkpoint-*.bin.tmp"),
     *(f"{_MANIFEST}.tmp", f"{_LEDGER}.tmp"),
@@ -175,8 +177,32 @@ class StoreFolder:
 
     def segments(self) -> dict[int, Path]:
         """All paths with the name of a segment, listed in the manifest or not, in order."""
+        return self._numbered(_SEGMENT)
+
+    def held(self) -> dict[int, Path]:
+        """All paths with the name of a segment that is kept for a checkpoint, in order."""
+        return self._numbered(_HELD)
+
+    def hold(self, number: int) -> None:
+        """Keep a segment that is not listed any more, for a checkpoint; `unhold` takes it back."""
+        path = segment_path(self.path, number)
+        self.files.rename(path, _held_path(path, number))
+
+    def unhold(self, number: int) -> None:
+        """Give a segment its own name again, if it was kept for a checkpoint."""
+        path = segment_path(self.path, number)
+        if path_kind(_held_path(path, number)) == "file" and path_kind(path) is None:
+            self.files.rename(_held_path(path, number), path)
+
+    def remove_held(self, needed: Container[int] = ()) -> None:
+        """Remove the segments that were kept for checkpoints, except for those needed."""
+        for number, path in self.held().items():
+            if number not in needed and path_kind(path) == "file":
+                self.files.unlink(path)
+
+    def _numbered(self, pattern: re.Pattern[str]) -> dict[int, Path]:
         there = sorted(os.listdir(self.path)) if self.path.is_dir() else []
-        names = map(_SEGMENT.fullmatch, there)
+        names = map(pattern.fullmatch, there)
         return {int(name[1]): self.path / name[0] for name in names if name is not None}
 
     def read_newest_manifest(self) -> Manifest:
@@ -236,8 +262,17 @@ class StoreFolder:
     def sweep(self, manifest: Manifest) -> None:
         """Remove the traces of a crash: temporary files, and segments that are not listed."""
         live = set(manifest.numbers)
-        gone = [path for number, path in self.segments().items() if number not in live]
+        strays = {number: path for number, path in self.segments().items() if number not in live}
         names = os.listdir(self.path)
+        if fnmatch.filter(names, "checkpoint-*.bin"):
+            # The writer may have ended before it could keep one that a checkpoint needs.
+            for number in [each for each in strays if each < manifest.next.segment]:
+                if path_kind(strays[number]) == "file":
+                    self.hold(number)
+                    del strays[number]
+        else:
+            self.remove_held()
+        gone = list(strays.values())
         gone += [self.path / name for each in _TEMPORARY for name in fnmatch.filter(names, each)]
         for path in gone:
             if path_kind(path) == "folder":
@@ -295,3 +330,7 @@ class StoreFolder:
         with contextlib.suppress(FileExistsError):
             self.files.make_folder(path)
         self.files.fsync_folder(path.parent)
+
+
+def _held_path(path: Path, number: int) -> Path:
+    return path.with_name(f"held-{number:08}.bin")

@@ -8,10 +8,11 @@ from typing import NamedTuple
 import numpy as np
 
 from ...base.errors import StoreCorrupt
+from ...base.untrusted_json import items, mapping, member, whole
 from ...rows.episode import End
 from ..chunk_index import CHUNK, ChunkIndex, ChunkInfo, Counters
 from .folder import StoreFolder
-from .format import Manifest, NextNumbers
+from .format import MOST_SEGMENTS, MOST_SLOTS, Manifest, NextNumbers
 from .segment import LoadedSegment, Segment, SegmentMaps, load
 
 # A lost segment leaves a gap of as many records as it had chunks: at most a few times as many as
@@ -34,6 +35,41 @@ class Recovery(NamedTuple):
             sum(len(each.committed.missing_a) + len(each.committed.missing_b) for each in loaded),
             sum(each.committed.torn for each in loaded),
         )
+
+
+class Border(NamedTuple):
+    """The end of a store when a checkpoint was saved."""
+
+    counters: Counters
+    sessions: int
+    segments: dict[int, int]  # slots of each live segment by its number, the oldest first
+    is_open: bool  # the last one was being written
+    sizes: tuple[int, int]  # slots and bytes that the next one was to have at least
+    skipped: tuple[int, ...]  # ids of episodes that were passed over, and may still be used
+
+    def to_json(self) -> dict[str, object]:
+        """Plain data for a checkpoint; `from_json` reads it."""
+        return {**self._asdict(), "segments": [list(each) for each in self.segments.items()]}
+
+    @classmethod
+    def from_json(cls, value: object) -> Border:
+        """The border that `to_json` described; ValueError if it can be none."""
+        data = mapping(value, "border")
+        counters, sizes, skipped = (
+            tuple(whole(each, name) for each in items(member(data, name), name, count))
+            for name, count in (("counters", 3), ("sizes", 2), ("skipped", None))
+        )
+        pairs = [items(each, "segment", 2) for each in items(member(data, "segments"), "segments")]
+        segments = {
+            whole(number, "segment", 0, MOST_SEGMENTS - 1): whole(slots, "slots", 0, MOST_SLOTS)
+            for number, slots in pairs
+        }
+        if [*segments] != sorted(segments) or len(segments) < len(pairs):
+            raise ValueError("segments: expected rising numbers, got others")
+        is_open, sessions = member(data, "is_open"), whole(member(data, "sessions"), "sessions")
+        if not isinstance(is_open, bool) or is_open > len(segments):
+            raise ValueError(f"is_open: expected a bool, true only with segments, got {is_open!r}")
+        return cls(Counters(*counters), sessions, segments, is_open, (sizes[0], sizes[1]), skipped)
 
 
 class StoreSnapshot:

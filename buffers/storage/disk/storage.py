@@ -27,7 +27,7 @@ from .files import Files
 from .folder import StoreFolder
 from .format import Manifest, StoreOptions, json_text
 from .segment import LoadedSegment, Segment, SegmentMaps
-from .snapshot import Recovery, StoreSnapshot, read_view
+from .snapshot import Border, Recovery, StoreSnapshot, read_view
 
 __all__ = ["DiskStorage", "OnCorrupt", "Recovery", "closing_on_error"]
 
@@ -248,7 +248,7 @@ class DiskStorage:
 
     @property
     def generation(self) -> int:
-        """Grows when a repair removed the newest segment, whose positions are assigned again."""
+        """Grows when positions are assigned again: after a repair, and after `go_back`."""
         return self._generation
 
     @property
@@ -410,6 +410,36 @@ class DiskStorage:
         data = self._folder.read_checkpoint(name)
         return unpack(data, f"checkpoint {name!r} of {self.path}")
 
+    def border(self) -> dict[str, object]:
+        """The end of the store now, as JSON-able values for `go_back`.
+
+        Raises:
+            ValueError: The store was opened with ``read_only=True``.
+        """
+        with self._lock:
+            return self._require_appender().border.to_json()
+
+    def go_back(self, border: object, position: int) -> None:
+        """Remove all that was stored since a checkpoint, and bring back what was evicted.
+
+        After a crash the store is as before, or as at the checkpoint. The index is a new object.
+
+        Args:
+            border: What `border` returned then.
+            position: Number of chunks that had been stored.
+
+        Raises:
+            ValueError: The border is none, a file with rows of it is gone, or the store was opened
+                with ``read_only=True``; nothing has changed.
+            StoreCorrupt: It does not fit the files; nothing has changed.
+            StoreFailed: A system call failed, now or earlier; open the store again.
+        """
+        appender = self._require_appender()
+        with self._lock:
+            appender.go_back(Border.from_json(border), position)
+            self._view = appender.view
+            self._generation += 1
+
     def refresh(self) -> bool:
         """Read the chunks that the writer has stored since; only for a read-only store.
 
@@ -432,13 +462,13 @@ class DiskStorage:
                     f"{self.spec.difference(now.manifest.facts.spec)}; open it again"
                 )
             self._view = now
-            # A segment that vanished from the middle was removed by `repair`; its numbers are
-            # assigned again.
-            oldest = min(self._view.segments, default=-1)
-            self._generation += any(
-                number >= oldest and number not in self._view.segments for number in before.segments
-            )
-            return before.extent != self._view.extent
+            # A segment that vanished from the middle was removed by `repair` or `go_back`, and one
+            # that came in the middle is from `go_back`: numbers of chunks are assigned again.
+            old, new, end = before.segments, now.segments, sum(before.extent)
+            is_other = any(number >= min(new, default=-1) for number in old.keys() - new.keys())
+            is_other |= any(new[number].header.position < end for number in new.keys() - old.keys())
+            self._generation += is_other
+            return is_other or before.extent != now.extent
 
     def close(self) -> None:
         """Seal the newest segment and release files and lock; closing twice is harmless."""

@@ -18,7 +18,7 @@ from ..chunk_codec import Part
 from ..chunk_index import ChunkIndex
 from ..encoded_chunk import EncodedChunk
 from .files import Files, write_at
-from .format import SLOT, Header, SealedSegment, Slot, align
+from .format import SLOT, Header, SealedSegment, Slot, align, pack_slots
 from .segment import LoadedSegment, Segment, segment_path
 
 _MIN_SLOTS = 256
@@ -92,6 +92,21 @@ class SegmentWriter:
         self._data_begin = self._data_end = header.data_offset
         self.segment = Segment(segment_path(folder, header.number), header, header.file_bytes)
         self.rows = 0
+
+    def begin_with(self, loaded: LoadedSegment) -> None:
+        """Make the chunks of another segment durable here, as one flush."""
+        slots, end = loaded.committed.slots.copy(), loaded.segment.used_bytes
+        slots["group"], slots["group_slots"] = 0, len(slots)
+        with self._files.open(loaded.segment.path) as old:
+            for start in range(self._data_begin, end, _RUN_BYTES):
+                run = self._files.pread(old, min(_RUN_BYTES, end - start), start)
+                write_at(self._files, self._file, run, start)
+        packed = pack_slots(self._header, slots)
+        for offset in self._table_offsets:
+            write_at(self._files, self._file, packed, offset)
+            self._files.fdatasync(self._file)
+        self.segment.extend(slots)
+        self._slots, self._data_end, self.rows = len(slots), end, int(slots["rows"].sum())
 
     @property
     def free_slots(self) -> int:
