@@ -431,8 +431,8 @@ class Collector:
     def _check_replay(self, writer: object) -> None:
         """Refuse a replay with other episodes than the one of a writer's state."""
         if (writer is None) != (self._replay is None or not self._replay.is_bound):
-            there = "no rows" if writer is None else "a replay with rows"
-            raise ValueError(f"replay: expected {there}, got another one")
+            there = "none, or an empty one" if writer is None else "that with the rows until then"
+            raise ValueError(f"replay: expected {there}, got {self._replay!r}")
         if writer is not None and self._replay is not None:
             stored = member(mapping(writer, "writer"), "stored_episodes")
             found = self._replay.storage.index.next_episode

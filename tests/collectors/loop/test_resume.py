@@ -388,7 +388,7 @@ def test_a_state_from_a_file_is_checked(data: Any) -> None:
         if not isinstance(inner, dict | list) or not inner or data.draw(st.booleans()):
             break
         at = inner
-    wrong = st.sampled_from([None, -1, "x", [], {}, 1 << 70, 0.5, np.zeros(3)])
+    wrong: Any = st.sampled_from([None, -1, "x", [], {}, 1 << 70, 0.5, np.zeros(3)])
     at[key] = data.draw(wrong)
     second = make()
     try:
