@@ -174,9 +174,16 @@ class ChunkIndex:
         """Ids of episodes that were passed over, and may still be used."""
         return tuple(self._skipped)
 
-    def pass_over(self, skipped: Iterable[int]) -> None:
-        """Let these ids be used, which an earlier index had passed over."""
-        self._skipped = dict.fromkeys(skipped)
+    def pass_over(self, skipped: Sequence[int]) -> None:
+        """Let these ids be used, which an earlier index had passed over; ValueError if it can't."""
+        ids = np.array([*skipped], np.int64)
+        is_wrong = len(ids) > _MOST_SKIPPED or ids.max(initial=-1) >= self.next_episode
+        if is_wrong or np.isin(self.records["episode"], ids).any():
+            raise ValueError(
+                f"skipped: expected at most {_MOST_SKIPPED} ids of episodes below "
+                f"{self.next_episode} that are not stored, got others"
+            )
+        self._skipped = dict.fromkeys(ids.tolist())
 
     @property
     def counters(self) -> Counters:
