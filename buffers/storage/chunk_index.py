@@ -170,22 +170,6 @@ class ChunkIndex:
                 self._open[stream] = _OpenEpisode(newest.episode, position, next_row, is_pending)
 
     @property
-    def skipped(self) -> tuple[int, ...]:
-        """Ids of episodes that were passed over, and may still be used."""
-        return tuple(self._skipped)
-
-    def pass_over(self, skipped: Sequence[int]) -> None:
-        """Let these ids be used, which an earlier index had passed over; ValueError if it can't."""
-        ids = np.array([*skipped], np.int64)
-        is_wrong = len(ids) > _MOST_SKIPPED or ids.max(initial=-1) >= self.next_episode
-        if is_wrong or np.isin(self.records["episode"], ids).any():
-            raise ValueError(
-                f"skipped: expected at most {_MOST_SKIPPED} ids of episodes below "
-                f"{self.next_episode} that are not stored, got others"
-            )
-        self._skipped = dict.fromkeys(ids.tolist())
-
-    @property
     def counters(self) -> Counters:
         """The numbers that only grow."""
         return Counters(self.next_row_id, self.next_episode, self.total_steps)
@@ -370,9 +354,8 @@ class ChunkIndex:
         if chunk.first_row != 0 and not chunk.starts_late:
             raise ValueError(_misplaced(chunk, 0))
         number = chunk.episode
-        is_skipped = number in self._skipped
-        is_old = (number < self._oldest_new_episode and not is_skipped) or number in fresh
-        is_new = number >= self.next_episode or is_skipped
+        is_old = number < self._oldest_new_episode or number in fresh
+        is_new = number >= self.next_episode or number in self._skipped
         if is_old or (not is_new and (self.records["episode"] == number).any()):
             raise ValueError(
                 f"episode {number} is stored already, expected an id that was never used: "
