@@ -945,6 +945,29 @@ BUGS: tuple[Bug, ...] = (
         ("tests/buffers/storage/disk/test_repair.py::test_a_damaged_store_is_repaired",),
     ),
     Bug(
+        "an evicted segment that a checkpoint needs is removed",
+        "buffers/storage/disk/appender.py",
+        "        if number in self._needed:\n",
+        "        if False:\n",
+        ("tests/buffers/storage/disk/test_going_back.py::test_rows_that_are_gone_are_named",),
+    ),
+    Bug(
+        "a store that goes back seals its newest segment, so that it evicts at other rows",
+        "buffers/storage/disk/appender.py",
+        "            if border.is_open:\n",
+        "            if False:\n",
+        (
+            "tests/buffers/storage/disk/test_going_back.py::test_a_run_that_goes_back_is_one_that_was_never_stopped",
+        ),
+    ),
+    Bug(
+        "a reader does not see that numbers of chunks are assigned again",
+        "buffers/storage/disk/storage.py",
+        "            is_other |= any(new",
+        "            is_other &= any(new",
+        ("tests/buffers/storage/disk/test_going_back.py::test_a_reader_follows",),
+    ),
+    Bug(
         "add returns without a sync",
         "buffers/storage/disk/writer.py",
         "        self._files.fdatasync(self._file)\n        # Copy B proves",

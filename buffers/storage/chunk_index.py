@@ -170,15 +170,6 @@ class ChunkIndex:
                 self._open[stream] = _OpenEpisode(newest.episode, position, next_row, is_pending)
 
     @property
-    def skipped(self) -> tuple[int, ...]:
-        """Ids of episodes that were passed over, and may still be used."""
-        return tuple(self._skipped)
-
-    def pass_over(self, skipped: Iterable[int]) -> None:
-        """Let these ids be used, which an earlier index had passed over."""
-        self._skipped = dict.fromkeys(skipped)
-
-    @property
     def counters(self) -> Counters:
         """The numbers that only grow."""
         return Counters(self.next_row_id, self.next_episode, self.total_steps)
@@ -363,9 +354,8 @@ class ChunkIndex:
         if chunk.first_row != 0 and not chunk.starts_late:
             raise ValueError(_misplaced(chunk, 0))
         number = chunk.episode
-        is_skipped = number in self._skipped
-        is_old = (number < self._oldest_new_episode and not is_skipped) or number in fresh
-        is_new = number >= self.next_episode or is_skipped
+        is_old = number < self._oldest_new_episode or number in fresh
+        is_new = number >= self.next_episode or number in self._skipped
         if is_old or (not is_new and (self.records["episode"] == number).any()):
             raise ValueError(
                 f"episode {number} is stored already, expected an id that was never used: "

@@ -193,7 +193,6 @@ class Appender:
             {number: segment.chunks for number, segment in self.view.segments.items()},
             self._writer is not None,
             (self._sizes.slots, self._sizes.data_bytes),
-            self.view.index.skipped,
         )
 
     def go_back(self, border: Border, position: int) -> None:
@@ -212,7 +211,6 @@ class Appender:
             folder.write_manifest(manifest)
             with self._index_lock:
                 self.view = StoreSnapshot(manifest, loaded)
-                self.view.index.pass_over(border.skipped)
                 self._maps.clear()
             self._needed = set(border.segments)
             for number in {*before, *border.segments}.difference(manifest.numbers):
@@ -248,7 +246,8 @@ class Appender:
             loaded = load_all(folder, manifest)
             view = StoreSnapshot(manifest, loaded)
             found = len(manifest.facts.sessions), sum(view.extent), view.index.counters
-            if found != (border.sessions, position, border.counters):
+            is_later = any(map(int.__gt__, border.counters, self.view.index.counters))
+            if is_later or found != (border.sessions, position, border.counters):
                 expected = border.sessions, position, border.counters
                 raise StoreCorrupt(
                     f"{folder.path} does not fit the checkpoint: expected sessions, chunks and "

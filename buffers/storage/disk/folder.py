@@ -13,6 +13,7 @@ import time
 from collections.abc import Container
 from io import FileIO
 from pathlib import Path
+from typing import Literal
 
 from ...base.errors import StoreCorrupt, StoreLocked, StoreNotFound
 from ...base.memory_limit import check_free_memory
@@ -46,8 +47,7 @@ def url_of(path: object) -> str | None:
 _MANIFEST = "manifest.json"
 _LOCK = "LOCK"
 _LEDGER = "ledger.bin"  # of earlier versions
-_SEGMENT = re.compile(r"segment-([0-9]{8})\.bin")
-_HELD = re.compile(r"held-([0-9]{8})\.bin")
+_SEGMENT = re.compile(r"(segment|held)-([0-9]{8})\.bin")
 _TEMPORARY = (
     *("segment-*.bin.tmp", "checkpoint-*.bin.tmp"),
     *(f"{_MANIFEST}.tmp", f"{_LEDGER}.tmp"),
@@ -175,35 +175,28 @@ class StoreFolder:
             data = self.files.pread(file, size, 0)
         return Manifest.unpack(data, str(self.path / _MANIFEST))
 
-    def segments(self) -> dict[int, Path]:
+    def segments(self, name: Literal["segment", "held"] = "segment") -> dict[int, Path]:
         """All paths with the name of a segment, listed in the manifest or not, in order."""
-        return self._numbered(_SEGMENT)
-
-    def held(self) -> dict[int, Path]:
-        """All paths with the name of a segment that is kept for a checkpoint, in order."""
-        return self._numbered(_HELD)
+        there = sorted(os.listdir(self.path)) if self.path.is_dir() else []
+        found = [each for each in map(_SEGMENT.fullmatch, there) if each is not None]
+        return {int(each[2]): self.path / each[0] for each in found if each[1] == name}
 
     def hold(self, number: int) -> None:
-        """Keep a segment that is not listed any more, for a checkpoint; `unhold` takes it back."""
+        """Keep a segment that is not listed any more, for a checkpoint."""
         path = segment_path(self.path, number)
-        self.files.rename(path, _held_path(path, number))
+        self.files.rename(path, _held_path(path))
 
     def unhold(self, number: int) -> None:
         """Give a segment its own name again, if it was kept for a checkpoint."""
         path = segment_path(self.path, number)
-        if path_kind(_held_path(path, number)) == "file" and path_kind(path) is None:
-            self.files.rename(_held_path(path, number), path)
+        if path_kind(_held_path(path)) == "file" and path_kind(path) is None:
+            self.files.rename(_held_path(path), path)
 
     def remove_held(self, needed: Container[int] = ()) -> None:
         """Remove the segments that were kept for checkpoints, except for those needed."""
-        for number, path in self.held().items():
+        for number, path in self.segments("held").items():
             if number not in needed and path_kind(path) == "file":
                 self.files.unlink(path)
-
-    def _numbered(self, pattern: re.Pattern[str]) -> dict[int, Path]:
-        there = sorted(os.listdir(self.path)) if self.path.is_dir() else []
-        names = map(pattern.fullmatch, there)
-        return {int(name[1]): self.path / name[0] for name in names if name is not None}
 
     def read_newest_manifest(self) -> Manifest:
         """Read the manifest, and refuse one that is older than the segments."""
@@ -332,5 +325,5 @@ class StoreFolder:
         self.files.fsync_folder(path.parent)
 
 
-def _held_path(path: Path, number: int) -> Path:
-    return path.with_name(f"held-{number:08}.bin")
+def _held_path(path: Path) -> Path:
+    return path.with_name(path.name.replace("segment", "held"))

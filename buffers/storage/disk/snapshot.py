@@ -45,7 +45,6 @@ class Border(NamedTuple):
     segments: dict[int, int]  # slots of each live segment by its number, the oldest first
     is_open: bool  # the last one was being written
     sizes: tuple[int, int]  # slots and bytes that the next one was to have at least
-    skipped: tuple[int, ...]  # ids of episodes that were passed over, and may still be used
 
     def to_json(self) -> dict[str, object]:
         """Plain data for a checkpoint; `from_json` reads it."""
@@ -55,9 +54,9 @@ class Border(NamedTuple):
     def from_json(cls, value: object) -> Border:
         """The border that `to_json` described; ValueError if it can be none."""
         data = mapping(value, "border")
-        counters, sizes, skipped = (
-            tuple(whole(each, name) for each in items(member(data, name), name, count))
-            for name, count in (("counters", 3), ("sizes", 2), ("skipped", None))
+        counters, sizes = (
+            [whole(each, name) for each in items(member(data, name), name, count)]
+            for name, count in (("counters", 3), ("sizes", 2))
         )
         pairs = [items(each, "segment", 2) for each in items(member(data, "segments"), "segments")]
         segments = {
@@ -69,7 +68,7 @@ class Border(NamedTuple):
         is_open, sessions = member(data, "is_open"), whole(member(data, "sessions"), "sessions")
         if not isinstance(is_open, bool) or is_open > len(segments):
             raise ValueError(f"is_open: expected a bool, true only with segments, got {is_open!r}")
-        return cls(Counters(*counters), sessions, segments, is_open, (sizes[0], sizes[1]), skipped)
+        return cls(Counters(*counters), sessions, segments, is_open, (sizes[0], sizes[1]))
 
 
 class StoreSnapshot:

@@ -411,26 +411,20 @@ class DiskStorage:
         return unpack(data, f"checkpoint {name!r} of {self.path}")
 
     def border(self) -> dict[str, object]:
-        """The end of the store now, as JSON-able values for `go_back`.
-
-        Raises:
-            ValueError: The store was opened with ``read_only=True``.
-        """
-        with self._lock:
-            return self._require_appender().border.to_json()
+        """The end of the store now, as JSON-able values for `go_back`."""
+        return self._require_appender().border.to_json()
 
     def go_back(self, border: object, position: int) -> None:
-        """Remove all that was stored since a checkpoint, and bring back what was evicted.
+        """Remove all that was stored since a checkpoint, and bring back what was evicted since.
 
-        After a crash the store is as before, or as at the checkpoint. The index is a new object.
+        After a crash the store is as before, or as at the checkpoint.
 
         Args:
             border: What `border` returned then.
             position: Number of chunks that had been stored.
 
         Raises:
-            ValueError: The border is none, a file with rows of it is gone, or the store was opened
-                with ``read_only=True``; nothing has changed.
+            ValueError: The border is none, or a file with rows of it is gone; nothing has changed.
             StoreCorrupt: It does not fit the files; nothing has changed.
             StoreFailed: A system call failed, now or earlier; open the store again.
         """
