@@ -1,4 +1,4 @@
-"""What envs have played since they were last seeded: enough to bring them back in another process.
+"""The actions of envs since they were last seeded, which bring them back in another process.
 
 No env says what its state is, and few can be pickled. But an env that is reset with the same seed,
 and takes the same actions, is in the same state again; that is how archives restore episodes, too.
@@ -28,7 +28,7 @@ _MOST_BYTES = 64 << 20
 
 
 class Past(NamedTuple):
-    """What the envs of a vector env have played since their newest seeds."""
+    """The actions of a vector env since the newest seeds of its envs."""
 
     seeds: list[int]
     """The seed of each env."""

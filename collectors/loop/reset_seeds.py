@@ -88,7 +88,7 @@ class ResetSeeds:
             self._reseed = reseed
 
     def state_dict(self) -> dict[str, object]:
-        """What decides which resets get which seeds."""
+        """The state that decides which resets get which seeds."""
         return {
             "steps": self._steps,
             "reseeds": self._reseed is not None,

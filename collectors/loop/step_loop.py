@@ -380,7 +380,7 @@ class StepLoop:
         return bool(results)
 
     def state_dict(self) -> dict[str, object]:
-        """How to bring the envs back; see `action_log`."""
+        """The way to bring the envs back; see `action_log`."""
         return self._stepper.state_dict()
 
     def bring_back(self, state: object) -> str:
@@ -394,7 +394,7 @@ class StepLoop:
 
     @property
     def newest_observations(self) -> dict[str, np.ndarray]:
-        """What all envs show, ``[N, ...]`` by field name; none of them is stepping."""
+        """The newest observations of all envs, ``[N, ...]`` by field name; none of them is stepping."""
         results = self._stepper.newest
         names = results[0].leaves
         if results[0].env_ids is None:

@@ -111,7 +111,7 @@ class Stepper:
                 self._receive()
 
     def state_dict(self) -> dict[str, object]:
-        """How to bring the envs back, and what they should then show; see `action_log`."""
+        """The way to bring the envs back, and what they then show; see `action_log`."""
         reader = self.reader
         return {
             "log": None if self._log is None else self._log.state_dict(),

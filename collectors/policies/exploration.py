@@ -89,7 +89,7 @@ class WarmUp:
         return self._random.put(self._inner, answer, where)
 
     def state_dict(self) -> dict[str, object]:
-        """What it needs to go on as if it had never stopped, with that of the policy inside."""
+        """The state to go on from as if it had never stopped, with that of the policy inside."""
         parts = {"random": self._random.state_dict(), "policy": state_of(self._inner.policy)}
         return {"rows": self.rows, **parts}
 
@@ -177,7 +177,7 @@ class EpsilonGreedy:
         return self._random.put(self._inner, answer, where)
 
     def state_dict(self) -> dict[str, object]:
-        """What it needs to go on as if it had never stopped, with that of the policy inside."""
+        """The state to go on from as if it had never stopped, with that of the policy inside."""
         parts = {"random": self._random.state_dict(), "policy": state_of(self._inner.policy)}
         generator = None if self._rng is None else self._rng.bit_generator.state
         return {"rows": self.rows, "generator": generator, **parts}
@@ -277,7 +277,7 @@ class GaussianNoise:
         return self._inner.overridden(answer._replace(action=clipped)).result()
 
     def state_dict(self) -> dict[str, object]:
-        """What it needs to go on as if it had never stopped, with that of the policy inside."""
+        """The state to go on from as if it had never stopped, with that of the policy inside."""
         own = self._rng.bit_generator.state
         return {"generator": own, "policy": state_of(self._inner.policy)}
 

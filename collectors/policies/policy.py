@@ -253,7 +253,7 @@ class RandomPolicy:
         return self._blocks[n].next()
 
     def state_dict(self) -> dict[str, object]:
-        """What it needs to draw on as if it had never stopped."""
+        """The state to go on drawing from as if it had never stopped."""
         return {
             "generator": self._rng.bit_generator.state,
             "numbers": self._numbers.copy(),
