@@ -54,6 +54,7 @@ class HerReplayBuffer(DictReplayBuffer, SB3HerReplayBuffer):
         copy_info_dict: Keep the infos, and pass a copy of them to ``compute_reward``, which gets
             empty ones otherwise.
         path: Folder of the replay; None keeps it in RAM.
+        resume: As in `ReplayBuffer`; with ``copy_info_dict`` it begins empty, as no infos are kept.
         replay: A replay of your own in place of a path.
 
     Raises:
@@ -93,6 +94,7 @@ class HerReplayBuffer(DictReplayBuffer, SB3HerReplayBuffer):
         copy_info_dict: bool = False,
         *,
         path: str | os.PathLike[str] | None = None,
+        resume: bool = True,
         replay: SequenceReplayBuffer | None = None,
     ) -> None:
         check_whole("n_sampled_goal", n_sampled_goal, 0)
@@ -107,6 +109,7 @@ class HerReplayBuffer(DictReplayBuffer, SB3HerReplayBuffer):
             optimize_memory_usage,
             handle_timeout_termination,
             path=path,
+            resume=resume and not copy_info_dict,
             replay=replay,
         )
         # Attributes of SB3's class, which its users read.
@@ -116,6 +119,13 @@ class HerReplayBuffer(DictReplayBuffer, SB3HerReplayBuffer):
         self.n_sampled_goal = n_sampled_goal
         self.her_ratio = 1 - (1.0 / (n_sampled_goal + 1))
         self._begin_episodes()
+
+    def _resume(self, replay: SequenceReplayBuffer) -> None:
+        super()._resume(replay)
+        for pos in range(self.buffer_size if self.full else self.pos):
+            self._episodes.begin(pos)
+            for env in self.dones[pos].nonzero()[0].tolist():
+                self._episodes.end(env, (pos + 1) % self.buffer_size)
 
     def _begin_episodes(self) -> None:
         self._episodes = _EpisodeRing(self.buffer_size, self.n_envs)
@@ -164,6 +174,8 @@ class HerReplayBuffer(DictReplayBuffer, SB3HerReplayBuffer):
         Raises:
             ValueError: A value does not fit; the step was not added.
         """
+        if self._resumes:
+            self._bind()
         pos = self.pos
         if self.infos is not None and (isinstance(infos, Mapping) or len(infos) != self.n_envs):
             raise ValueError(
@@ -193,6 +205,7 @@ class HerReplayBuffer(DictReplayBuffer, SB3HerReplayBuffer):
             NotEnoughData: No episode has ended yet.
             ValueError: The buffer has no env, or the env gives rewards of another shape.
         """
+        self.size()  # begins with the steps of a folder
         drawable = self._episodes.drawable()
         if not len(drawable):
             raise NotEnoughData(

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import weakref
 from collections import deque
@@ -56,6 +57,8 @@ from .transition_blocks import BlockWriter, differing, transition_ids
 if TYPE_CHECKING:
     import torch
 
+_LOG = logging.getLogger("stepwell.buffers")
+
 _MOST_STEPS, _MOST_BYTES = 1024, 8 << 20
 _LARGE_ROW_BYTES = 1 << 10  # from here on rows are drawn from the replay
 _FINAL = ("_final_observation", "_final_obs")  # of gymnasium before and since version 1.0
@@ -96,8 +99,10 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
             learn from.
         n_steps: Steps of the returns, as in SB3's ``NStepReplayBuffer``.
         gamma: Discount of n-step returns.
-        path: Folder of the replay, opened by the first step; None keeps it in RAM. A store there is
-            continued, while the ring begins empty: SB3's ``save_replay_buffer`` keeps the ring too.
+        path: Folder of the replay, opened by the first step, draw or `size`; None keeps it in RAM.
+            A store there is continued.
+        resume: The ring begins with the newest steps in the folder, as many of each env; False: it
+            begins empty. A buffer that SB3's ``load_replay_buffer`` loads has its own ring.
         replay: A replay of your own in place of a path, with a capacity of your own; of large
             observations, for the ring's steps and those that wait to be stored.
         frame_stack: Frames that the envs stack on the first axis, as ``VecFrameStack(envs, 4)``
@@ -143,6 +148,7 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
         n_steps: int = 1,
         gamma: float = 0.99,
         path: str | os.PathLike[str] | None = None,
+        resume: bool = True,
         replay: SequenceReplayBuffer | None = None,
         frame_stack: int = 1,
         stack_padding: Literal["zero", "repeat"] = "zero",
@@ -183,6 +189,8 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
         self._scanned: tuple[int, np.ndarray, np.ndarray, np.ndarray] | None = None
         self._before: list[np.ndarray] | None = None  # next observations before the waiting steps
         self._is_on_demand = path is None and replay is None and self._ring is None
+        # Only looked for: a model that is loaded to play has a buffer, too.
+        self._resumes = resume and path is not None and DiskStorage.exists(path)
         self._start_replay(path, replay)
 
     @property
@@ -271,6 +279,48 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
             replay.call_before_close(self.flush)
             atexit.register(_flush, weakref.ref(self))
         self._is_bound, self.is_closed = True, False
+        if self._resumes:
+            self._resumes = False
+            self._resume(replay)
+
+    def _resume(self, replay: SequenceReplayBuffer) -> None:
+        """Begin with the newest steps in a folder, as many of each env."""
+        records = replay.storage.index.records
+        records = records[records["end"] & End.LOST == 0]
+        ids, streams = transition_ids(records)
+        runs = np.repeat(records["episode"], records["stored_rows"] - (records["end"] != 0))
+        of_envs = [np.flatnonzero(streams == env) for env in range(self.n_envs)]
+        steps = min(self.buffer_size, *map(len, of_envs))
+        names = self._spec.action, "reward"  # large observations stay where they are
+        request = Transitions(1, fields=None if self._ring is None else tuple(map(str, names)))
+        for env, places in enumerate(of_envs):
+            newest = places[len(places) - steps :]
+            for start in range(0, steps, self._block):
+                rows = slice(start, min(start + self._block, steps))
+                batch = replay.take(request, ids[newest[rows]])
+                self.actions[rows, env] = batch.action.reshape(-1, self.action_dim)
+                self.rewards[rows, env] = batch.reward
+                self.dones[rows, env] = batch.terminated | batch.truncated
+                self.timeouts[rows, env] = batch.truncated
+                if self._ring is not None:
+                    self._ids[rows, env] = batch.ids
+                for part in self._observed_parts:
+                    for rows_of, whole in (
+                        (part.now, batch.observation),
+                        (part.then, batch.next_observation),
+                    ):
+                        seen = self._parts(whole)[part.key]
+                        rows_of[rows, env] = seen.reshape(-1, *rows_of.shape[2:])
+            # What was cut there goes on nowhere: as an end by the clock is, that is none to learn.
+            is_cut = (np.diff(runs[newest], append=-1) != 0) & (self.dones[:steps, env] == 0)
+            self.dones[:steps, env][is_cut] = self.timeouts[:steps, env][is_cut] = 1
+        self._has_timeouts = bool(self.timeouts.any())
+        self.pos, self.full = steps % self.buffer_size, steps == self.buffer_size
+        _LOG.warning(
+            "%s: the replay buffer begins with the newest %d steps of each of %d envs; "
+            "resume=False lets it begin empty",
+            *(replay.path, steps, self.n_envs),
+        )
 
     @staticmethod
     def _maybe_cast_dtype(dtype: Any) -> Any:
@@ -326,9 +376,9 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
         """
         if self._waiting >= self._most:  # they could not be stored before
             self._make_room()
-        pos, n, waiting = self.pos, self.n_envs, self._waiting
         if not self._is_bound:
             self._bind()
+        pos, n, waiting = self.pos, self.n_envs, self._waiting
         if isinstance(infos, dict):
             self._refuse_resets(obs, reward, done)
             next_obs = self._with_last_observations(next_obs, done, infos)
@@ -575,7 +625,7 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
             NotEnoughData: There is no transition yet.
         """
         check_whole("batch_size", batch_size, 1)
-        size = self.buffer_size if self.full else self.pos
+        size = self.size()
         if not size:
             raise NotEnoughData(
                 "the buffer is empty: expected at least one step to draw from, got 0; add some"
@@ -586,6 +636,12 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
         else:
             places = random_numbers(0, size, batch_size)
         return self._get_samples(places, env=env)
+
+    def size(self) -> int:
+        """Steps of each env in the buffer."""
+        if self._resumes:
+            self._bind()
+        return super().size()
 
     def _get_samples(self, batch_inds: np.ndarray, env: Any = None) -> Any:
         """The transitions at places of the ring, each of an env drawn at random."""
@@ -673,6 +729,7 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
 
     def __getstate__(self) -> dict[str, Any]:
         """The ring, and the episodes of a replay in RAM, or the folder of one on disk."""
+        self.size()  # begins with the steps of the folder, if it is to
         if not self._is_on_demand:
             self.flush()
         state = self.__dict__.copy()
@@ -707,6 +764,7 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
                 "in another way, expected one of this version; begin with a new buffer"
             )
         rows, path, going = state.pop("_rows", None), state.pop("_path", None), state.pop("_open")
+        self._resumes = False
         for name, value in state.items():
             setattr(self, name, value)
         self._use_arrays()
@@ -751,6 +809,7 @@ class NStepReplayBuffer(ReplayBuffer, SB3NStepReplayBuffer):
         n_steps: int = 3,
         gamma: float = 0.99,
         path: str | os.PathLike[str] | None = None,
+        resume: bool = True,
         replay: SequenceReplayBuffer | None = None,
         frame_stack: int = 1,
         stack_padding: Literal["zero", "repeat"] = "zero",
@@ -761,6 +820,7 @@ class NStepReplayBuffer(ReplayBuffer, SB3NStepReplayBuffer):
             n_steps=n_steps,
             gamma=gamma,
             path=path,
+            resume=resume,
             replay=replay,
             frame_stack=frame_stack,
             stack_padding=stack_padding,

@@ -324,3 +324,30 @@ def test_a_model_learns_the_same_as_with_sb3s_buffer(kind: Any, tmp_path: Path) 
     loaded: Any = ours.replay_buffer
     assert loaded.env is ours.env
     ours.learn(60, reset_num_timesteps=False)
+
+
+def test_a_ring_begins_with_the_episodes_of_its_folder(tmp_path: Path) -> None:
+    def opened(**options: Any) -> Any:
+        parts = LineEnv().observation_space, LineEnv().action_space, line_envs(2)
+        return OurBuffer(60, *parts, "cpu", 2, **options)
+
+    never, first = opened(), opened(path=tmp_path / "a")
+    steps = played(2, 25, 0, 0.3)
+    for step in steps:
+        never.add(*step)
+        first.add(*step)
+    first.close()
+    again = opened(path=tmp_path / "a")
+    with pytest.warns(UserWarning, match="will be truncated"):
+        never.truncate_last_trajectory()
+    assert (again.size(), again.pos) == (never.size(), never.pos)
+    assert again.ep_length.tolist() == never.ep_length.tolist()
+    assert again.ep_start.tolist() == never.ep_start.tolist()
+    for seed in range(3):
+        np.random.seed(seed)
+        expected = never.sample(40)
+        np.random.seed(seed)
+        got = again.sample(40)
+        assert (got.rewards == expected.rewards).all()
+        assert (got.dones == expected.dones).all()
+    again.close()
