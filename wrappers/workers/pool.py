@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
+from ..faults import Faults
 from ..seeded_resets import in_shard_of
 from .infos import InfoReader, Infos, Schema
 from .processes import (
@@ -32,6 +33,7 @@ from .shared_arrays import SharedRows
 from .worker import (
     ANSWERED,
     ASKED,
+    FAULTS,
     IS_STEP,
     PAYLOAD,
     QUIET,
@@ -156,8 +158,12 @@ class WorkerProcess:
             return Reply(infos)
         assert status == RAISED
         index, error, text = payload
-        error.add_note(f"raised in env {index}, in worker process {self.number}:\n{text}")
+        self.add_place(error, index, text)
         return Reply(error=error)
+
+    def add_place(self, error: Exception, index: int, text: str) -> None:
+        """Note where an env raised an exception."""
+        error.add_note(f"raised in env {index}, in worker process {self.number}:\n{text}")
 
     def _wait(self, timeout: float | None) -> bool:
         """Wait for the reply; return False if the worker died or timed out."""
@@ -230,6 +236,8 @@ class WorkerPool:
         self._seeds: list[int | None] = [None] * self.num_envs
         self._info_reader = InfoReader(rows.info_schema, rows.info_words)
         self.restarts = 0
+        self._faults = Faults(0)
+        self._first_env = 0
         self.workers: list[WorkerProcess] = []
         borders = [self.num_envs * k // num_workers for k in range(num_workers + 1)]
         for number, (first, end) in enumerate(pairwise(borders)):
@@ -255,7 +263,12 @@ class WorkerPool:
 
     def _start(self, worker: WorkerProcess) -> None:
         worker.start()
-        worker.ask("build", *self._space_pair)
+        worker.ask("build", *self._space_pair, self._faults.most)
+
+    def tolerate(self, faults: Faults, first_env: int) -> None:
+        """Answer exceptions of the envs, of which the first is called ``first_env`` then."""
+        self._faults, self._first_env = faults, first_env
+        self.ask_each("tolerate", [(faults.most,)] * len(self.workers))
 
     def _take_built(self, worker: WorkerProcess) -> None:
         try:
@@ -296,6 +309,7 @@ class WorkerPool:
         payloads: list[Infos | None] = []
         restarted = np.zeros(self.num_envs, np.bool_)
         error: Exception | None = None
+        noted: list[tuple[WorkerProcess, str, bytes]] = []
         for worker in self.workers:
             try:
                 reply = worker.take(self._timeout)
@@ -304,6 +318,12 @@ class WorkerPool:
                 restarted[worker.envs.start : worker.envs.stop] = True
             error = error or reply.error
             payloads.append(reply.payload)
+            if self._faults.most:
+                noted += [(worker, *one) for one in _faults_of(reply)]
+        for worker, where, packed in noted:
+            index, fault, text = pickle.loads(packed)
+            worker.add_place(fault, index, text)
+            self._faults.answer(self._first_env + index, where, fault)
         if error is not None:
             raise error
         return self._joined(payloads), restarted
@@ -409,6 +429,13 @@ def _take_or_error(worker: WorkerProcess) -> Reply:
             f"{death}; the next step or reset replaces it"
         )
         return Reply(error=WorkerLost(text, worker.exit_code))
+
+
+def _faults_of(reply: Reply) -> list[tuple[str, bytes]]:
+    """Take the exceptions that a worker has noted out of its reply."""
+    infos = [info for _, info in reply.payload or ()]
+    infos += [] if reply.error is None else [vars(reply.error)]
+    return [fault for info in infos for fault in info.pop(FAULTS, ())]
 
 
 def _with_seeds(reply: Reply, envs: range, seeds: Sequence[int | None]) -> Reply:

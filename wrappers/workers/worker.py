@@ -15,6 +15,7 @@ import gymnasium as gym
 import numpy as np
 
 from ..env_results import EnvResults
+from ..faults import RESTARTED, Faults, Tolerant
 from .infos import Infos, InfoWriter
 from .processes import ONE_THREAD, leave_signals_to_parent, limit_threads
 from .shared_arrays import SharedRows, read_row, write_row
@@ -24,12 +25,35 @@ from .shared_arrays import SharedRows, read_row, write_row
 ASKED, ANSWERED, IS_STEP, STATUS = range(4)
 # Statuses; all but QUIET have a pickled payload in the pipe.
 QUIET, PAYLOAD, RAISED = range(3)
+FAULTS = "worker_faults"  # key of an info on its way to the parent
 
 ORPHAN_CHECK_SECONDS = 1.0
 # A message up to this size fits in the pipe, so it is written before the parent is woken.
 SMALL_BYTES = 32_768
 
 EnvFn = Callable[[], gym.Env[Any, Any]]
+
+
+class _NotedFaults(Faults):
+    """Those of a worker, of which its parent tells."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(most)
+        self._noted: list[tuple[str, bytes]] = []
+
+    def take(self) -> dict[str, Any]:
+        """Return the exceptions since the last call, as an info; it is empty without any."""
+        noted, self._noted = self._noted, []
+        return {FAULTS: noted} if noted else {}
+
+    def answer(self, env: int, where: str, error: Exception) -> None:
+        """Note an exception; the one that is raised has those that the parent does not know."""
+        if self.count == self.most:
+            vars(error).update(self.take())
+        super().answer(env, where, error)
+
+    def _tell(self, env: int, where: str, error: Exception) -> None:
+        self._noted.append((where, pickled_error(env, error)))
 
 
 class EnvBlock:
@@ -47,11 +71,12 @@ class EnvBlock:
         self.info_writer = InfoWriter(rows.info_schema, rows.info_words)
         self.current = first
         self.is_closed = False
+        self._faults: _NotedFaults | None = None
 
     def _each(self) -> "list[tuple[int, int, gym.Env[Any, Any]]]":
         return [(k, self._first + k, env) for k, env in enumerate(self._envs)]
 
-    def build(self, observation_space: Any, action_space: Any) -> None:
+    def build(self, observation_space: Any, action_space: Any, tolerated: int) -> None:
         """Call the factories; every env must have the given spaces."""
         for k, env_fn in enumerate(self._env_fns):
             self.current = self._first + k
@@ -60,6 +85,13 @@ class EnvBlock:
             _check_same("observation", observation_space, env.observation_space)
             _check_same("action", action_space, env.action_space)
             self._results.append(EnvResults(observation_space, f"env {self.current}"))
+        if tolerated:
+            self.tolerate(tolerated)
+
+    def tolerate(self, most: int) -> None:
+        """Answer so many exceptions of the envs, and tell the parent."""
+        self._faults = faults = _NotedFaults(most)
+        self._envs = [Tolerant(env, self._env_fns[k], i, faults) for k, i, env in self._each()]
 
     def reset(
         self, seeds: list[int | None], options: dict[str, Any] | None, chosen: list[bool]
@@ -76,6 +108,7 @@ class EnvBlock:
                 observation, info = results.reset(result)
                 self._write(k, observation, 0.0, False, False, is_first=True)
                 infos.append((index, info))
+        self._add_faults(infos)
         return infos
 
     def step(self) -> Infos | None:
@@ -90,11 +123,18 @@ class EnvBlock:
                 observation, reward, terminated, truncated, info = self._results[k].step(
                     env.step(read_row(self._rows.action, index))
                 )
-                self._write(k, observation, reward, terminated, truncated)
+                is_first = self._faults is not None and RESTARTED in info
+                self._write(k, observation, reward, terminated, truncated, is_first=is_first)
             if info:
                 infos.append((index, info))
+        self._add_faults(infos)
         envs = range(self._first, self._first + len(self._envs))
         return None if self.info_writer.write(infos, envs) else infos
+
+    def _add_faults(self, infos: Infos) -> None:
+        """Let the parent know of the exceptions that were answered."""
+        if self._faults is not None and (noted := self._faults.take()):
+            infos.append((self._first, noted))
 
     def _write(
         self,
