@@ -3,7 +3,7 @@
 import contextlib
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -13,20 +13,12 @@ from .env_results import reset_of
 from .seeded_resets import in_shard_of
 
 _LOG = logging.getLogger("stepwell.wrappers")
-RESTARTED = "worker_restarted"
-"""Key of the infos of first rows of episodes that begin because the one before was cut."""
-AnyEnv = gymnasium.Env[Any, Any]
+RESTARTED = "worker_restarted"  # key of infos of a first row, before which an episode was cut
 
 
-@dataclass(frozen=True)
-class GivenEnv:
-    """A factory of an env that is there already, and cannot be made again."""
-
-    env: AnyEnv
-
-    def __call__(self) -> AnyEnv:
-        """Return the env."""
-        return self.env
+def given(env: Any) -> Any:
+    """A factory, if it is made partial, of an env that cannot be made again."""
+    return env
 
 
 class Faults:
@@ -36,35 +28,31 @@ class Faults:
         self.most, self.count = most, 0
 
     def answer(self, env: int, where: str, error: Exception) -> None:
-        """Count an exception and tell of it, or raise it, if none is left to be answered."""
+        """Count an exception and tell of it, or raise it, if no more are answered."""
         if self.count == self.most:
             error.add_note(f"raised {where} of env {env}, after {self.most} that were tolerated")
             raise error
         self.count += 1
-        self._tell(env, where, error)
+        self.tell(env, where, error)
 
-    def _tell(self, env: int, where: str, error: Exception) -> None:
+    def tell(self, env: int, where: str, error: Exception) -> None:
+        """Log an exception, on level DEBUG with its traceback."""
         _LOG.warning(
             "env %d raised %s: %s %s, and begins anew: %d of at most %d times",
             *(env, type(error).__name__, error, where, self.count, self.most),
+            exc_info=error if _LOG.isEnabledFor(logging.DEBUG) else None,
         )
-        _LOG.debug("env %d raised %s", env, where, exc_info=error)
 
 
 class Tolerant(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Answers an exception of `step` or `reset` by the first row of a new episode of a new env."""
 
-    # In the form in which `WorkerVectorEnv` answers the death of a worker.
+    # As `WorkerVectorEnv` answers the death of a worker; what is `given` is only reset.
 
-    def __init__(
-        self,
-        env: AnyEnv,
-        env_fn: Callable[[], AnyEnv],  # of a `GivenEnv`: it is only reset
-        index: int,  # of the env, for messages
-        faults: Faults,
-    ) -> None:
+    def __init__(self, env: Any, env_fn: Callable[[], Any], index: int, faults: Faults) -> None:
         super().__init__(env)
-        is_given = isinstance(getattr(env_fn, "env_fn", env_fn), GivenEnv)  # also by `make_vec`
+        innermost = getattr(env_fn, "env_fn", env_fn)  # in that of `make_vec`
+        is_given = isinstance(innermost, partial) and innermost.func is given
         self._env_fn = None if is_given else env_fn
         self._index, self._faults = index, faults
         self._seed: int | None = None
@@ -86,32 +74,28 @@ class Tolerant(gymnasium.Wrapper[Any, Any, Any, Any]):
         try:
             return self.env.step(action)
         except Exception as error:
-            where = f"in step {self._steps} of an episode"
-            observation, info = self._begun_anew(error, where, None, None)
+            observation, info = self._begun_anew(error, f"in step {self._steps} of an episode")
         return observation, 0.0, False, False, info
 
     def _begun_anew(
-        self, error: Exception, where: str, seed: int | None, options: dict[str, Any] | None
+        self, error: Exception, where: str, seed: int | None = None, options: Any = None
     ) -> tuple[Any, dict[str, Any]]:
-        self._steps = 0
         while True:
             self._faults.answer(self._index, where, error)
-            self._restarts += 1
-            fresh = seed
+            self._restarts, self._steps, fresh = self._restarts + 1, 0, seed
             if seed is None and self._seed is not None:
                 drawn = np.random.SeedSequence(self._seed, spawn_key=(0, self._restarts))
                 fresh = in_shard_of(self._seed, int(drawn.generate_state(1)[0]) >> 1)
             try:
-                if self._env_fn is not None:
+                if (make := self._env_fn) is not None:
                     with contextlib.suppress(Exception):
                         self.env.close()
                     where = "in the making"
-                    self.env = self._env_fn()
+                    self.env = make()
                 where = "in the reset"
-                result = self.env.reset(seed=fresh, options=options)
-                observation, info = reset_of(result, "the env")
+                observation, info = reset_of(self.env.reset(seed=fresh, options=options), "the env")
             except Exception as another:
                 error = another
-                continue
-            known = {} if fresh is None else {"reset_seed": int(fresh)}
-            return observation, {**known, **info, RESTARTED: True}
+            else:
+                known = {} if fresh is None else {"reset_seed": int(fresh)}
+                return observation, {**known, **info, RESTARTED: True}

@@ -172,8 +172,8 @@ def collect(
         str | None,
         typer.Option(
             metavar="N",
-            help="Exceptions of the envs to answer, in each group: the env is made again and its "
-            "episode is cut. Default: 0, the first one ends the run.",
+            help="Exceptions of envs to answer, in each group: the env is made again, and its "
+            "episode is cut. Default: 0.",
             rich_help_panel=RUN,
         ),
     ] = None,

@@ -94,13 +94,10 @@ class Collector:
             gymnasium's `FrameStackObservation` where only actions, rewards or ends are changed
             above it; 1 stores whole observations, as does a replay that already holds such.
         flush_seconds: No row waits longer than this, plus a step, to be stored durably.
-        tolerate: Exceptions of the envs' own ``reset`` and ``step`` to answer over the Collector's
-            life, as the death of a worker is: the env's open episode is cut, the env is closed,
-            made again by its factory and reset, with the seed of the reset that failed or one that
-            is derived from its last, and counts in ``report.restarts``. An env that was given as
-            an object is only reset. The exception after these is raised, as it is with 0. That is
-            for envs of `make_vec`, `make_nes` and `make_atari(backend="python")`, for Gymnasium's
-            ``SyncVectorEnv``, and for a single env.
+        tolerate: Exceptions of the envs to answer over the Collector's life, as deaths of workers
+            are: the open episode is cut, the env made again by its factory, an env object only
+            reset, and it counts in ``report.restarts``. The next exception is raised. For envs of
+            `make_vec`, `make_nes` and `make_atari(backend="python")`, and ``SyncVectorEnv``.
         store_state: Store the state that a `RecurrentPolicy` had before each row, as the extra
             ``"state"``, or ``"state/<key>"`` for each part of it.
         on_step: Called with the rows of each step or reset, which it must not change.

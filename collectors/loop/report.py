@@ -31,8 +31,7 @@ class CollectReport:
         lengths: Env steps of each of these episodes.
         cut: Episodes whose recording stopped before they ended (an env was restarted, or another
             call began from a reset).
-        restarts: Envs that were restarted because their worker process died, or because they raised
-            an exception that was tolerated.
+        restarts: Envs that were restarted: their worker died, or they raised (``tolerate``).
         outside: Rows of a replay or a rollout whose observation is not in the env's space, or NaN.
         seconds: Wall-clock time, in seconds.
         env_seconds: Part of it spent waiting for the envs.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, cast
 
 import gymnasium
@@ -16,7 +17,7 @@ from gymnasium.vector import (
 )
 
 from ...wrappers.envpool import from_envpool, is_pool
-from ...wrappers.faults import Faults, GivenEnv, Tolerant
+from ...wrappers.faults import Faults, Tolerant, given
 from ...wrappers.fixed_spaces import (
     require_divisible,
     with_fixed_spaces,
@@ -77,7 +78,7 @@ def as_vector(envs: object) -> Vector:
             f"with stepwell.make_atari, stepwell.make_vec or gymnasium.make_vec"
         )
     single = with_seeded_resets(with_fixed_spaces(checked_env(envs)))
-    return SyncVectorEnv([GivenEnv(single)], autoreset_mode=AutoresetMode.NEXT_STEP)
+    return SyncVectorEnv([partial(given, single)], autoreset_mode=AutoresetMode.NEXT_STEP)
 
 
 def tolerate_faults(groups: Sequence[Vector], most: int) -> None:
@@ -92,14 +93,12 @@ def tolerate_faults(groups: Sequence[Vector], most: int) -> None:
                 f"in gymnasium's SyncVectorEnv, got {type(one).__name__}; make them so, or leave "
                 f"it out"
             )
-    faults, first_env = Faults(most), 0
+    faults = Faults(most)
     for one in inner:
         if isinstance(one, WorkerVectorEnv):
-            one.tolerate(faults, first_env)
+            one.tolerate(faults)
         else:
-            pairs = zip(one.envs, one.env_fns, strict=True)
-            one.envs = [Tolerant(*pair, first_env + k, faults) for k, pair in enumerate(pairs)]
-        first_env += one.num_envs
+            one.envs = [Tolerant(e, one.env_fns[k], k, faults) for k, e in enumerate(one.envs)]
 
 
 class FrameCounters:

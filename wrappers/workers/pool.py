@@ -158,12 +158,12 @@ class WorkerProcess:
             return Reply(infos)
         assert status == RAISED
         index, error, text = payload
-        self.add_place(error, index, text)
-        return Reply(error=error)
+        return Reply(error=self.placed(index, error, text))
 
-    def add_place(self, error: Exception, index: int, text: str) -> None:
-        """Note where an env raised an exception."""
+    def placed(self, index: int, error: Exception, text: str) -> Exception:
+        """The exception of an env with a note that says where it was raised."""
         error.add_note(f"raised in env {index}, in worker process {self.number}:\n{text}")
+        return error
 
     def _wait(self, timeout: float | None) -> bool:
         """Wait for the reply; return False if the worker died or timed out."""
@@ -237,7 +237,6 @@ class WorkerPool:
         self._info_reader = InfoReader(rows.info_schema, rows.info_words)
         self.restarts = 0
         self._faults = Faults(0)
-        self._first_env = 0
         self.workers: list[WorkerProcess] = []
         borders = [self.num_envs * k // num_workers for k in range(num_workers + 1)]
         for number, (first, end) in enumerate(pairwise(borders)):
@@ -265,9 +264,9 @@ class WorkerPool:
         worker.start()
         worker.ask("build", *self._space_pair, self._faults.most)
 
-    def tolerate(self, faults: Faults, first_env: int) -> None:
-        """Answer exceptions of the envs, of which the first is called ``first_env`` then."""
-        self._faults, self._first_env = faults, first_env
+    def tolerate(self, faults: Faults) -> None:
+        """Answer exceptions of the envs."""
+        self._faults = faults
         self.ask_each("tolerate", [(faults.most,)] * len(self.workers))
 
     def _take_built(self, worker: WorkerProcess) -> None:
@@ -319,11 +318,12 @@ class WorkerPool:
             error = error or reply.error
             payloads.append(reply.payload)
             if self._faults.most:
-                noted += [(worker, *one) for one in _faults_of(reply)]
+                infos = [one for _, one in reply.payload or ()]
+                infos += [] if reply.error is None else [vars(reply.error)]
+                noted += [(worker, *fault) for info in infos for fault in info.pop(FAULTS, ())]
         for worker, where, packed in noted:
-            index, fault, text = pickle.loads(packed)
-            worker.add_place(fault, index, text)
-            self._faults.answer(self._first_env + index, where, fault)
+            fault = pickle.loads(packed)
+            self._faults.answer(fault[0], where, worker.placed(*fault))
         if error is not None:
             raise error
         return self._joined(payloads), restarted
@@ -429,13 +429,6 @@ def _take_or_error(worker: WorkerProcess) -> Reply:
             f"{death}; the next step or reset replaces it"
         )
         return Reply(error=WorkerLost(text, worker.exit_code))
-
-
-def _faults_of(reply: Reply) -> list[tuple[str, bytes]]:
-    """Take the exceptions that a worker has noted out of its reply."""
-    infos = [info for _, info in reply.payload or ()]
-    infos += [] if reply.error is None else [vars(reply.error)]
-    return [fault for info in infos for fault in info.pop(FAULTS, ())]
 
 
 def _with_seeds(reply: Reply, envs: range, seeds: Sequence[int | None]) -> Reply:

@@ -279,15 +279,14 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Array]):
         """Override Gymnasium's method, which casts all values to the type of the first env's."""
         return add_info(vector_infos, env_info, env_num, self.num_envs)
 
-    def tolerate(self, faults: Faults, first_env: int = 0) -> None:
+    def tolerate(self, faults: Faults) -> None:
         """Answer exceptions of the envs as deaths of their workers, as `Collector` does if asked.
 
         Args:
             faults: Counts the exceptions.
-            first_env: Index of the first env, for messages.
         """
         self._require_idle("tolerate")
-        self._pool.tolerate(faults, first_env)
+        self._pool.tolerate(faults)
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Call a method of each env, or read an attribute that is not callable.

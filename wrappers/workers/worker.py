@@ -39,21 +39,16 @@ class _NotedFaults(Faults):
 
     def __init__(self, most: int) -> None:
         super().__init__(most)
-        self._noted: list[tuple[str, bytes]] = []
-
-    def take(self) -> dict[str, Any]:
-        """Return the exceptions since the last call, as an info; it is empty without any."""
-        noted, self._noted = self._noted, []
-        return {FAULTS: noted} if noted else {}
+        self.news: dict[str, Any] = {}
+        """What the parent does not know yet, as an info."""
 
     def answer(self, env: int, where: str, error: Exception) -> None:
-        """Note an exception; the one that is raised has those that the parent does not know."""
         if self.count == self.most:
-            vars(error).update(self.take())
+            vars(error).update(self.news)
         super().answer(env, where, error)
 
-    def _tell(self, env: int, where: str, error: Exception) -> None:
-        self._noted.append((where, pickled_error(env, error)))
+    def tell(self, env: int, where: str, error: Exception) -> None:
+        self.news.setdefault(FAULTS, []).append((where, pickled_error(env, error)))
 
 
 class EnvBlock:
@@ -89,7 +84,7 @@ class EnvBlock:
             self.tolerate(tolerated)
 
     def tolerate(self, most: int) -> None:
-        """Answer so many exceptions of the envs, and tell the parent."""
+        """Answer so many exceptions of the envs."""
         self._faults = faults = _NotedFaults(most)
         self._envs = [Tolerant(env, self._env_fns[k], i, faults) for k, i, env in self._each()]
 
@@ -108,8 +103,13 @@ class EnvBlock:
                 observation, info = results.reset(result)
                 self._write(k, observation, 0.0, False, False, is_first=True)
                 infos.append((index, info))
-        self._add_faults(infos)
+        self._add_news(infos)
         return infos
+
+    def _add_news(self, infos: Infos) -> None:
+        if self._faults is not None and self._faults.news:
+            infos.append((self._first, self._faults.news))
+            self._faults.news = {}
 
     def step(self) -> Infos | None:
         """Step all envs with the shared actions; returns the infos, None if they are shared."""
@@ -127,14 +127,9 @@ class EnvBlock:
                 self._write(k, observation, reward, terminated, truncated, is_first=is_first)
             if info:
                 infos.append((index, info))
-        self._add_faults(infos)
+        self._add_news(infos)
         envs = range(self._first, self._first + len(self._envs))
         return None if self.info_writer.write(infos, envs) else infos
-
-    def _add_faults(self, infos: Infos) -> None:
-        """Let the parent know of the exceptions that were answered."""
-        if self._faults is not None and (noted := self._faults.take()):
-            infos.append((self._first, noted))
 
     def _write(
         self,

@@ -17,16 +17,12 @@ from hypothesis import strategies as st
 import stepwell as sw
 from stepwell.collectors.loop.collector import Seeds
 from stepwell.wrappers.atari_python import FusedAtari
-from support.envs.fakes import TraceEnv
+from support.envs.fakes import FlakyEnv, Lost, TraceEnv
 from support.examples import examples
-from support.models.model import Model, ModelEpisode, assert_stored, copied
-from support.models.plans import MODES, PLANS, Plan, small_chunks
+from support.models.model import Model, ModelEpisode, assert_episode, copied
+from support.models.plans import CHUNK_ROWS, MODES, PLANS, Plan, small_chunks
 
 NEXT_STEP = AutoresetMode.NEXT_STEP
-
-
-class Lost(RuntimeError):
-    """What the envs of these tests raise."""
 
 
 class Slot:
@@ -117,6 +113,8 @@ class TolerantModel(Model):
             episode.rewards.append(float(reward))
             episode.terminated, episode.truncated = terminated, truncated
             steps += 1
+            if episode.has_ended and self.mode is AutoresetMode.SAME_STEP:
+                self.current[stream] = self._reset(stream)
         self._reset_ended()
         return steps
 
@@ -164,7 +162,7 @@ FAULTS = st.lists(st.integers(1, 40), max_size=5)
     MODES,
     st.integers(1, 12),
     st.lists(st.integers(1, 25), min_size=1, max_size=4),
-    st.integers(2, 12),  # a chunk of one row is stored before the step that may raise
+    CHUNK_ROWS,
 )
 @settings(max_examples=examples(300))
 def test_rows_are_those_of_bare_envs_cut_where_one_raises(
@@ -183,7 +181,7 @@ def test_rows_are_those_of_bare_envs_cut_where_one_raises(
     model = TolerantModel(slots(), tolerate, mode)
     replay = sw.SequenceReplayBuffer()
     options: Any = {"seed": 5, "tolerate": tolerate, "reseed_steps": None}
-    restarts, is_first, was_lost = 0, True, False
+    restarts, is_first = 0, True
     with (
         small_chunks(chunk_rows),
         sw.Collector(envs, TraceEnv.choose, replay, **options) as collector,
@@ -197,7 +195,6 @@ def test_rows_are_those_of_bare_envs_cut_where_one_raises(
                 with pytest.raises(Lost, match=rf"^{error}\b") as caught:
                     collector.collect(steps=steps)
                 assert f"after {tolerate} that were tolerated" in caught.value.__notes__[0]
-                was_lost = True
                 break
             is_first = False
             report = collector.collect(steps=steps)
@@ -205,24 +202,11 @@ def test_rows_are_those_of_bare_envs_cut_where_one_raises(
             assert (report.steps, restarts) == (expected, model.restarts)
         for slot in made:
             slot.faults.clear()  # closing is not what is tested
-    # After an error the rows are stored from which an action was chosen.
-    kept = model.current if was_lost else []
-    if model.current:
-        assert_stored(replay, [one for one in model.chosen if one.steps or one in kept])
-
-
-class FlakyEnv(TraceEnv):
-    """Its episodes last 9 steps; that of a step that it draws from its seed raises."""
-
-    def __init__(self, tag: int = 0, share: float = 0.06) -> None:
-        super().__init__([(9, "terminated")], tag)
-        self.share = share
-
-    def step(self, action: np.int64) -> Any:
-        result = super().step(action)
-        if self.np_random.random() < self.share:
-            raise Lost("simulator")
-        return result
+    stored = list(replay.iter_episodes())
+    # A row that was stored before the first step from it raised is left.
+    assert all(one.rows == 1 and one.cut[0] for one in stored if not one.steps)
+    for one, other in zip([one for one in stored if one.steps], model.episodes, strict=True):
+        assert_episode(one, other)
 
 
 def flaky(share: float, *tags: int) -> list[Callable[[], FlakyEnv]]:
@@ -338,13 +322,13 @@ def test_a_single_env_is_only_reset(caplog: pytest.LogCaptureFixture) -> None:
         report = collector.collect(steps=200)
         assert Once.closed == 0
     assert Once.closed == 1
-    told = [one for one in caplog.records if one.name == "stepwell.wrappers" and not one.exc_info]
+    told = [one for one in caplog.records if one.name == "stepwell.wrappers"]
     assert len(told) == report.restarts > 3
     assert "env 0 raised Lost: simulator in step" in told[0].getMessage()
     assert "1 of at most 50" in told[0].getMessage()
-    assert sum(one.exc_info is not None for one in caplog.records) == report.restarts
-    seeds = [one.metadata["seed"] for one in replay.iter_episodes()]
-    assert len(seeds) == len(set(seeds))  # each reset has one, also after a fault
+    assert all(one.exc_info for one in told)
+    seeds = {one.metadata["seed"] for one in replay.iter_episodes()}
+    assert len(seeds) == replay.episodes  # each reset has one, also after a fault
     made = sw.make_vec(Once(), num_envs=1)
     with sw.Collector(made, "random", seed=0, tolerate=50) as collector:
         assert collector.collect(steps=200).restarts > 3
@@ -358,7 +342,7 @@ def test_the_same_seeds_are_played_once_more() -> None:
         report = collector.collect(seeds=[7, 8, 9])
     assert (report.episodes, report.cut, report.restarts) == (3, 1, 1)
     ended = [one for one in replay.iter_episodes() if not one.cut[-1]]
-    assert sorted(one.metadata["seed"] for one in ended) == [7, 8, 9]
+    assert {one.metadata["seed"] for one in ended} == {7, 8, 9}
 
 
 def test_several_vector_envs_share_the_number() -> None:
@@ -366,7 +350,7 @@ def test_several_vector_envs_share_the_number() -> None:
     with sw.Collector(groups, "random", seed=0, tolerate=3) as collector:
         with pytest.raises(Lost, match="place 1") as caught:
             collector.collect(steps=100)
-    assert "env 1, after 3 that" in caught.value.__notes__[0]
+    assert "env 0, after 3 that" in caught.value.__notes__[0]
 
 
 def test_a_policy_is_not_tolerated() -> None:
@@ -397,10 +381,11 @@ def test_other_numbers_are_refused(value: Any) -> None:
 
 
 def test_envs_that_cannot_be_made_one_by_one_are_refused() -> None:
+    used_up: Any = (make for make in [TraceEnv])
     makes: list[Callable[[], Any]] = [
         lambda: AsyncVectorEnv([TraceEnv]),
         lambda: gym.make_vec("CartPole-v1", 2),
-        lambda: SyncVectorEnv(make for make in [TraceEnv]),
+        lambda: SyncVectorEnv(used_up),
         lambda: sw.make_atari("Pong", 1, backend="native"),
     ]
     for make in makes:
@@ -436,7 +421,9 @@ def test_groups_count_their_own() -> None:
     assert replay.steps == report.steps >= 600
 
 
-def test_stacks_of_a_game_in_a_worker_begin_with_the_new_game(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stacks_in_a_worker_begin_with_the_new_game(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     steps = FusedAtari.step
 
     def step(env: Any, action: Any) -> Any:
@@ -448,7 +435,7 @@ def test_stacks_of_a_game_in_a_worker_begin_with_the_new_game(monkeypatch: pytes
     monkeypatch.setattr(FusedAtari, "step", step)  # forked processes have it
     ages, starts = np.zeros(2, np.int64), 0
 
-    def see(rows: sw.StepReport) -> None:
+    def see(rows: sw.collectors.StepReport) -> None:
         nonlocal starts
         starts += int(rows.is_first.sum())
         ages[:] = np.where(rows.is_first, 1, ages + 1)
@@ -469,7 +456,7 @@ def test_a_recorded_env_goes_on_with_the_next_reset() -> None:
     observation, _ = env.reset(seed=0)
     for _ in range(30):
         try:
-            observation, _, terminated, truncated, _ = env.step(TraceEnv.choose(observation))
+            observation, _, terminated, _, _ = env.step(TraceEnv.choose(observation))
         except Lost:
             faults += 1
             terminated = True
