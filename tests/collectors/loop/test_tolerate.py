@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -264,6 +265,27 @@ def test_the_first_one_too_many_is_raised_wherever_the_envs_are(num_workers: int
     assert note == "raised in step 5 of an episode of env 0, after 4 that were tolerated"
 
 
+def test_a_replaced_worker_tolerates_as_well() -> None:
+    before = set(multiprocessing.active_children())
+    killed: list[int] = []
+
+    def see(step: Any) -> None:
+        if step.total_steps > 150 and not killed:
+            (worker,) = set(multiprocessing.active_children()) - before
+            killed.append(step.total_steps)
+            worker.kill()
+
+    envs = sw.wrappers.vectorize(flaky(0.1, 0, 1, 2, 3), num_workers=1)
+    replay = sw.SequenceReplayBuffer()
+    options: Any = {"seed": 3, "tolerate": 99, "on_step": see}
+    with sw.Collector(envs, TraceEnv.choose, replay, **options) as collector:
+        first = collector.collect(steps=200)
+        second = collector.collect(steps=200)
+    assert killed
+    assert first.restarts > 4 + 4
+    assert second.restarts > 4
+
+
 def test_a_store_with_cut_episodes_is_verified_archived_and_restored(tmp_path: Any) -> None:
     from stepwell.collectors import archive, resimulate, restore
 
@@ -471,3 +493,26 @@ def test_a_recorded_env_goes_on_with_the_next_reset() -> None:
     assert replay.steps == 28
     for one in episodes:
         assert np.asarray(one.observation)[:, 2].tolist() == list(range(one.rows))
+
+
+def test_a_recorded_vector_env_goes_on_with_the_next_reset() -> None:
+    replay = sw.SequenceReplayBuffer()
+    slots = [Slot([(6, "terminated")], tag, [9] if tag == 1 else []) for tag in range(3)]
+    envs: Any = sw.record(SyncVectorEnv(slots), replay)
+    observation, _ = envs.reset(seed=0)
+    steps = 0
+    for _ in range(40):
+        try:
+            observation, *_ = envs.step(TraceEnv.choose(observation))
+            steps += 1
+        except Lost:
+            observation, _ = envs.reset()
+    slots[1].faults.clear()
+    envs.close()
+    assert steps == 39
+    episodes = list(replay.iter_episodes())
+    for one in episodes:
+        assert np.asarray(one.observation)[:, 2].tolist() == list(range(one.rows))
+        assert one.steps == 6 or one.cut[-1]
+    # Each env was reset in the seventh step, and in every seventh one after the fault.
+    assert replay.steps == 3 * (7 - 1 + 39 - 7 - 4)
