@@ -35,6 +35,24 @@ BUGS: tuple[Bug, ...] = (
         ("tests/wrappers/test_rewards.py::test_the_sign_is_given_and_the_raw_reward_kept",),
     ),
     Bug(
+        "the row after an exception goes on with the episode",
+        "wrappers/faults.py",
+        "return observation, {**known, **info, RESTARTED: True}",
+        "return observation, {**known, **info}",
+        (
+            "tests/collectors/loop/test_tolerate.py::test_rows_are_those_of_bare_envs_cut_where_one_raises",
+        ),
+    ),
+    Bug(
+        "an env that was made again keeps the frames before",
+        "wrappers/workers/worker.py",
+        "is_first = self._faults is not None and RESTARTED in info",
+        "is_first = False",
+        (
+            "tests/collectors/loop/test_tolerate.py::test_stacks_in_a_worker_begin_with_the_new_game",
+        ),
+    ),
+    Bug(
         "the frame before a reset is pooled",
         "wrappers/frames.py",
         "if before is not None and frames > 1:",

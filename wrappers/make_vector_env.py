@@ -6,6 +6,7 @@ import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -14,6 +15,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from ..buffers.base.number_checks import MOST_ENVS, check_whole
 from .envpool import from_envpool, is_pool
+from .faults import given
 from .fixed_spaces import with_fixed_spaces
 from .recipe import recipe_of, spec_of
 from .seeded_resets import with_seeded_resets
@@ -293,7 +295,7 @@ def _one_built(
             f"num_envs={num_envs} and num_workers={num_workers}; pass its id or a factory"
         )
     return vectorize(
-        [_EnvFactory(lambda: env, tuple(wrappers), type(env.unwrapped))], num_workers=0
+        [_EnvFactory(partial(given, env), tuple(wrappers), type(env.unwrapped))], num_workers=0
     )
 
 

@@ -168,6 +168,15 @@ def collect(
         ),
     ] = None,
     workers: Workers = None,
+    tolerate: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N",
+            help="Exceptions of envs to answer, in each group: the env is made again, and its "
+            "episode is cut. Default: 0.",
+            rich_help_panel=RUN,
+        ),
+    ] = None,
     out: Annotated[
         Path, typer.Option(metavar="DIR", help="Folder of the store.", rich_help_panel=STORE)
     ],
@@ -244,6 +253,7 @@ def collect(
         places = Places(
             whole_number("--processes", processes, 0) or 0, whole_number("--groups", groups) or 0
         )
+        faults = whole_number("--tolerate", tolerate, 0) or 0
         info_fields = dict(parse_info("--info", text) for text in info or [])
         facts = dict(parse_metadata("--metadata", text) for text in metadata or [])
         most_steps = whole_number("--capacity", capacity)
@@ -276,6 +286,7 @@ def collect(
                     processes=places.processes,
                     seed=used_seed,
                     shard=used_shard,
+                    tolerate=faults,
                     info=defaults,
                     metadata=facts,
                 )
@@ -288,6 +299,7 @@ def collect(
                     replay,
                     seed=used_seed,
                     shard=used_shard,
+                    tolerate=faults,
                     info=defaults,
                     metadata=facts,
                 )

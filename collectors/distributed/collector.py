@@ -142,6 +142,7 @@ class DistributedCollector:
         frame_stack: int | None = None,
         store_state: bool = False,
         reseed_steps: int | None = 50_000,
+        tolerate: int = 0,
         flush_seconds: float = 10.0,
         in_flight: int = 2,
         max_restarts: int = 3,
@@ -158,6 +159,7 @@ class DistributedCollector:
         for name, number, least in (
             ("in_flight", in_flight, 1),
             ("max_restarts", max_restarts, 0),
+            ("tolerate", tolerate, 0),
         ):
             check_whole(name, number, least)
         check_flush_seconds(flush_seconds)
@@ -204,6 +206,7 @@ class DistributedCollector:
             frame_stack=frame_stack,
             store_state=store_state,
             reseed_steps=reseed_steps,
+            tolerate=tolerate,
             session=session,
             spec=None if self._mirror is None else self._mirror.spec,
             codecs={} if self._mirror is None else self._mirror.codecs,

@@ -221,6 +221,7 @@ class _Group:
                 seed=start.seed,
                 shard=((part - 1) * options.groups + start.group + 1, count * options.groups),
                 reseed_steps=options.reseed_steps,
+                tolerate=options.tolerate,
                 info=options.info,
                 metadata=options.metadata,
                 frame_stack=options.frame_stack,

@@ -48,6 +48,7 @@ class LocalCollector(DistributedCollector):
         frame_stack: As in `Collector`.
         store_state: As in `Collector`.
         reseed_steps: As in `Collector`.
+        tolerate: As in `Collector`, for each group.
         flush_seconds: In `running`, no row waits longer than this to be sent. Other calls send
             whole chunks, and the rest at their end.
         in_flight: Pieces that a process is asked for at once.
@@ -95,6 +96,7 @@ class LocalCollector(DistributedCollector):
         frame_stack: int | None = None,
         store_state: bool = False,
         reseed_steps: int | None = 50_000,
+        tolerate: int = 0,
         flush_seconds: float = 10.0,
         in_flight: int = 2,
         max_restarts: int = 3,
@@ -128,6 +130,7 @@ class LocalCollector(DistributedCollector):
             frame_stack=frame_stack,
             store_state=store_state,
             reseed_steps=reseed_steps,
+            tolerate=tolerate,
             flush_seconds=flush_seconds,
             in_flight=in_flight,
             max_restarts=max_restarts,

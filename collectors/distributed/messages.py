@@ -46,6 +46,7 @@ class GroupOptions(NamedTuple):
     frame_stack: int | None = None
     store_state: bool = False
     reseed_steps: int | None = 50_000
+    tolerate: int = 0
     # Sessions that the replay had before: the number of the rows' session, from which their seeds
     # are derived, too
     session: int = 0
@@ -91,7 +92,7 @@ class CallTotals(NamedTuple):
     steps: int  # env steps
     frames: int  # emulator frames behind them
     cut: int  # episodes whose recording stopped before they ended
-    restarts: int  # of envs whose worker process died
+    restarts: int  # of envs whose worker process died, or that raised
     seconds: float  # in the calls of `GroupHost.advance`; the three below are parts of it
     env_seconds: float
     policy_seconds: float

@@ -44,6 +44,7 @@ from .vector_envs import (
     env_name,
     frame_skip,
     is_partial,
+    tolerate_faults,
 )
 from .vector_stepper import stepper_of
 
@@ -97,14 +98,18 @@ class Collector:
             gymnasium's `FrameStackObservation` where only actions, rewards or ends are changed
             above it; 1 stores whole observations, as does a replay that already holds such.
         flush_seconds: No row waits longer than this, plus a step, to be stored durably.
+        tolerate: Exceptions of the envs to answer over the Collector's life, as deaths of workers
+            are: the open episode is cut, the env made again by its factory, an env object only
+            reset, and it counts in ``report.restarts``. The next exception is raised. For envs of
+            `make_vec`, `make_nes` and `make_atari(backend="python")`, and ``SyncVectorEnv``.
         store_state: Store the state that a `RecurrentPolicy` had before each row, as the extra
             ``"state"``, or ``"state/<key>"`` for each part of it.
         on_step: Called with the rows of each step or reset, which it must not change.
         on_episode: Called with each episode that counts, when it ends.
 
     Raises:
-        ValueError: The env does not declare an autoreset mode, ``shard`` is no such pair, or the
-            policy takes other actions.
+        ValueError: The env does not declare an autoreset mode, ``shard`` is no such pair, the
+            policy takes other actions, or ``tolerate`` is not for these envs.
         TypeError: The policy is none of these; or a space, an info field or the metadata cannot be
             stored.
 
@@ -140,6 +145,7 @@ class Collector:
         metadata: MetadataOrFunction | None = None,
         frame_stack: int | None = None,
         flush_seconds: float = 10.0,
+        tolerate: int = 0,
         store_state: bool = False,
         on_step: Callable[[StepReport], None] | None = None,
         on_episode: Callable[[EpisodeReport], None] | None = None,
@@ -153,11 +159,14 @@ class Collector:
         check_flush_seconds(flush_seconds)
         if reseed_steps is not None:
             check_whole("reseed_steps", reseed_steps, 1)
+        check_whole("tolerate", tolerate, 0)
         self._groups = as_groups(envs, frame_stack)
         first, num_envs = self._groups[0], sum(group.num_envs for group in self._groups)
         reader = InfoReader.of(info, declared_info(first))
         self._spec = spec_of_rows(first, replay, reader, frame_stack)
         episode_metadata = EpisodeMetadata(metadata)
+        if tolerate:
+            tolerate_faults(self._groups, tolerate)
         self._policy = actor
         self._replay = replay
         self._frame_skip = frame_skip(first)
@@ -234,7 +243,7 @@ class Collector:
                 the envs play in addition is not recorded.
             seeds: Seeds of resets: one episode is recorded from each. All envs are reset for N of
                 them at a time, so what is recorded does not depend on N. An episode that is cut
-                because a worker process died is played once more. With a shard, seeds of the shard.
+                because its env was restarted is played once more. With a shard, seeds of the shard.
             progress: True shows a line in a terminal or in a notebook, or a line of text every
                 30 seconds where there is neither. Or a function that is called about five times a
                 second with the report so far, less often after many thousands of episodes.

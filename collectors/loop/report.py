@@ -29,9 +29,9 @@ class CollectReport:
         frames: Emulator frames behind them: steps times the frame skip.
         returns: Sum of rewards of each episode that ended, in the order of their ends.
         lengths: Env steps of each of these episodes.
-        cut: Episodes whose recording stopped before they ended (a worker died, or another call
-            began from a reset).
-        restarts: Envs that were restarted because their worker process died.
+        cut: Episodes whose recording stopped before they ended (an env was restarted, or another
+            call began from a reset).
+        restarts: Envs that were restarted: their worker died, or they raised (``tolerate``).
         outside: Rows of a replay or a rollout whose observation is not in the env's space, or NaN.
         seconds: Wall-clock time, in seconds.
         env_seconds: Part of it spent waiting for the envs.

@@ -267,7 +267,8 @@ class ResultReader:
         others = self._rows(env_ids, leaves, reward, first & ~replaced, info)
         if replaced.all():
             return [last]
-        return [last, others.only(~replaced, np.arange(self.num_envs))]
+        kept = others.only(~replaced, np.arange(self.num_envs))
+        return [last, kept._replace(restarts=others.restarts)]
 
     def _rows(
         self,
@@ -396,7 +397,7 @@ def _array(name: str, value: Any) -> np.ndarray:
 
 
 def _restarted(info: _Info) -> np.ndarray:
-    """[n] bool: first rows of episodes that begin because their worker process died."""
+    """[n] bool: first rows of episodes that begin because their worker died or they raised."""
     return np.asarray(info.get("worker_restarted", False), np.bool_)
 
 

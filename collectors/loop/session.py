@@ -30,6 +30,7 @@ from ...buffers.spec.spec import field_of
 from ...buffers.storage.protocol import Storage
 from ...wrappers import SeededResets
 from ...wrappers.check.watch import Limits, all_limits_of, inside_of, outside_of
+from ...wrappers.faults import Tolerant
 from ...wrappers.fixed_spaces import FixedSpaces, FixedVectorSpaces
 from ...wrappers.versions import module_versions, versions_of
 from ..policies.policy_caller import ChoiceChecker
@@ -140,7 +141,8 @@ def _spec_texts(envs: Vector) -> set[str | None]:
 
 
 def _without_own(env: Any) -> Any:
-    """A single env as the user gave it, without what `as_vector` wraps it in."""
+    """A single env as the user gave it, without what Stepwell wraps it in."""
+    env = env.env if isinstance(env, Tolerant) else env
     if not isinstance(env, SeededResets):
         return env
     inner: Any = env.env

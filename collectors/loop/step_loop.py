@@ -28,7 +28,7 @@ due for it (4)        of the automatic one (2); the next row is an ordinary one
 the next step         the reset's row;   an ordinary row     an ordinary row     the reset's row,
                       the action is not                                          or an ordinary one:
                       used                                                       it did not end
-its worker dies       in every mode the first row of a new episode; the open one is cut
+its worker dies (5)   in every mode the first row of a new episode; the open one is cut
 not in the step (3)   nothing; its newest row waits for its action's result
 all envs are reset    the first row; open episodes are cut, after all rows were flushed
 error or Ctrl-C       whole rows are flushed, a step that was sent is dropped, a reset follows
@@ -39,6 +39,7 @@ error or Ctrl-C       whole rows are flushed, a step that was sent is dropped, a
 2. By a reset with a mask, which `vector_stepper` sends.
 3. ale-py's ``batch_size``, and several vector envs that are stepped in turns.
 4. `reset_seeds` says when. In SAME_STEP the env was reset already, and is reset once more.
+5. Or the env raises, where that is tolerated.
 """
 
 from __future__ import annotations
@@ -394,7 +395,7 @@ class StepLoop:
 
     @property
     def newest_observations(self) -> dict[str, np.ndarray]:
-        """The newest observations of all envs, ``[N, ...]`` by field name; none of them is stepping."""
+        """The newest observations of all envs, ``[N, ...]`` by field name; none is stepping."""
         results = self._stepper.newest
         names = results[0].leaves
         if results[0].env_ids is None:
@@ -579,10 +580,10 @@ class EpisodeCounter:
                 self._sums[env], self._lengths[env] = 0, -1
 
     def _tell_cut(self, envs: list[int]) -> None:
-        """Log the episodes that end here because a worker process died."""
+        """Log the episodes that end here because their envs were restarted."""
         cut = [env for env in envs if self._counts[env] and self._lengths[env] > 0]
         if cut:
-            _LOG.warning("worker process died: the episodes of envs %s are cut", cut)
+            _LOG.warning("envs were restarted: the episodes of envs %s are cut", cut)
 
     def _end(self, result: StepResult, envs: np.ndarray) -> None:
         """Report the episodes that end with these rows."""

@@ -32,7 +32,7 @@ class StepResult(NamedTuple):
     truncated: np.ndarray | None = None  # [n] bool: the env's clock ended the episode with this row
     # About the episodes that begin, by env index
     metadata: Mapping[int, Mapping[str, object]] | None = None
-    restarts: int = 0  # rows that begin an episode because a worker process died
+    restarts: int = 0  # rows that begin an episode because a worker died, or the env raised
 
     @classmethod
     def of_resets(

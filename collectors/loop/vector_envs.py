@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, cast
 
 import gymnasium
@@ -16,6 +17,7 @@ from gymnasium.vector import (
 )
 
 from ...wrappers.envpool import from_envpool, is_pool
+from ...wrappers.faults import Faults, Tolerant, given
 from ...wrappers.fixed_spaces import (
     require_divisible,
     with_fixed_spaces,
@@ -23,7 +25,7 @@ from ...wrappers.fixed_spaces import (
 )
 from ...wrappers.make_vector_env import declared_mode, require_spaces
 from ...wrappers.seeded_resets import with_seeded_resets
-from ...wrappers.workers.vector_env import checked_env
+from ...wrappers.workers.vector_env import WorkerVectorEnv, checked_env
 
 # Gymnasium's type parameters would add nothing here.
 Vector = VectorEnv[Any, Any, Any]
@@ -76,7 +78,27 @@ def as_vector(envs: object) -> Vector:
             f"with stepwell.make_atari, stepwell.make_vec or gymnasium.make_vec"
         )
     single = with_seeded_resets(with_fixed_spaces(checked_env(envs)))
-    return SyncVectorEnv([lambda: single], autoreset_mode=AutoresetMode.NEXT_STEP)
+    return SyncVectorEnv([partial(given, single)], autoreset_mode=AutoresetMode.NEXT_STEP)
+
+
+def tolerate_faults(groups: Sequence[Vector], most: int) -> None:
+    """Answer so many exceptions of the single envs of vector envs; others are refused."""
+    inner: list[Any] = [group.unwrapped for group in groups]
+    for one in inner:
+        fns = one.env_fns if isinstance(one, SyncVectorEnv | WorkerVectorEnv) else None
+        if not isinstance(fns, Sequence):  # what made the envs may be used up
+            raise ValueError(
+                f"tolerate={most}: expected single envs that can be made again one by one, as "
+                f"those of stepwell.make_vec, make_nes, make_atari(backend='python') and of a list "
+                f"in gymnasium's SyncVectorEnv, got {type(one).__name__}; make them so, or leave "
+                f"it out"
+            )
+    faults = Faults(most)
+    for one in inner:
+        if isinstance(one, WorkerVectorEnv):
+            one.tolerate(faults)
+        else:
+            one.envs = [Tolerant(e, one.env_fns[k], k, faults) for k, e in enumerate(one.envs)]
 
 
 class FrameCounters:

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
+from ..faults import Faults
 from ..seeded_resets import in_shard_of
 from .infos import InfoReader, Infos, Schema
 from .processes import (
@@ -32,6 +33,7 @@ from .shared_arrays import SharedRows
 from .worker import (
     ANSWERED,
     ASKED,
+    FAULTS,
     IS_STEP,
     PAYLOAD,
     QUIET,
@@ -156,8 +158,12 @@ class WorkerProcess:
             return Reply(infos)
         assert status == RAISED
         index, error, text = payload
+        return Reply(error=self.placed(index, error, text))
+
+    def placed(self, index: int, error: Exception, text: str) -> Exception:
+        """The exception of an env with a note that says where it was raised."""
         error.add_note(f"raised in env {index}, in worker process {self.number}:\n{text}")
-        return Reply(error=error)
+        return error
 
     def _wait(self, timeout: float | None) -> bool:
         """Wait for the reply; return False if the worker died or timed out."""
@@ -230,6 +236,7 @@ class WorkerPool:
         self._seeds: list[int | None] = [None] * self.num_envs
         self._info_reader = InfoReader(rows.info_schema, rows.info_words)
         self.restarts = 0
+        self._faults = Faults(0)
         self.workers: list[WorkerProcess] = []
         borders = [self.num_envs * k // num_workers for k in range(num_workers + 1)]
         for number, (first, end) in enumerate(pairwise(borders)):
@@ -255,7 +262,12 @@ class WorkerPool:
 
     def _start(self, worker: WorkerProcess) -> None:
         worker.start()
-        worker.ask("build", *self._space_pair)
+        worker.ask("build", *self._space_pair, self._faults.most)
+
+    def tolerate(self, faults: Faults) -> None:
+        """Answer exceptions of the envs."""
+        self._faults = faults
+        self.ask_each("tolerate", [(faults.most,)] * len(self.workers))
 
     def _take_built(self, worker: WorkerProcess) -> None:
         try:
@@ -296,6 +308,7 @@ class WorkerPool:
         payloads: list[Infos | None] = []
         restarted = np.zeros(self.num_envs, np.bool_)
         error: Exception | None = None
+        noted: list[tuple[WorkerProcess, str, bytes]] = []
         for worker in self.workers:
             try:
                 reply = worker.take(self._timeout)
@@ -304,6 +317,13 @@ class WorkerPool:
                 restarted[worker.envs.start : worker.envs.stop] = True
             error = error or reply.error
             payloads.append(reply.payload)
+            if self._faults.most:
+                infos = [one for _, one in reply.payload or ()]
+                infos += [] if reply.error is None else [vars(reply.error)]
+                noted += [(worker, *fault) for info in infos for fault in info.pop(FAULTS, ())]
+        for worker, where, packed in noted:
+            fault = pickle.loads(packed)
+            self._faults.answer(fault[0], where, worker.placed(*fault))
         if error is not None:
             raise error
         return self._joined(payloads), restarted

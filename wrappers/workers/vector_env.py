@@ -13,6 +13,7 @@ from gymnasium.vector.utils import batch_space
 
 from ...buffers.base.errors import not_copied
 from ...buffers.base.number_checks import check_whole
+from ..faults import RESTARTED, Faults
 from .infos import Infos, add_info, plain_columns
 from .pool import Bools, WorkerPool
 from .processes import available_cores, check_can_start, checked_start_method, has_open_window
@@ -268,13 +269,23 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Array]):
             for index, info in cast("Infos", infos):
                 self._add_info(collected, info, index)
         if restarted.any():
-            collected["worker_restarted"] = restarted
-            collected["_worker_restarted"] = restarted.copy()
+            restarted |= collected.get(RESTARTED, False)  # those that have raised
+            collected[RESTARTED] = restarted
+            collected[f"_{RESTARTED}"] = restarted.copy()
         return collected
 
     def _add_info(self, vector_infos: Info, env_info: Info, env_num: int) -> Info:
         """Override Gymnasium's method, which casts all values to the type of the first env's."""
         return add_info(vector_infos, env_info, env_num, self.num_envs)
+
+    def tolerate(self, faults: Faults) -> None:
+        """Answer exceptions of the envs as deaths of their workers, as `Collector` does if asked.
+
+        Args:
+            faults: Counts the exceptions.
+        """
+        self._require_idle("tolerate")
+        self._pool.tolerate(faults)
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Call a method of each env, or read an attribute that is not callable.

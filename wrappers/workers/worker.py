@@ -15,6 +15,7 @@ import gymnasium as gym
 import numpy as np
 
 from ..env_results import EnvResults
+from ..faults import RESTARTED, Faults, Tolerant
 from .infos import Infos, InfoWriter
 from .processes import ONE_THREAD, leave_signals_to_parent, limit_threads
 from .shared_arrays import SharedRows, read_row, write_row
@@ -24,12 +25,30 @@ from .shared_arrays import SharedRows, read_row, write_row
 ASKED, ANSWERED, IS_STEP, STATUS = range(4)
 # Statuses; all but QUIET have a pickled payload in the pipe.
 QUIET, PAYLOAD, RAISED = range(3)
+FAULTS = "worker_faults"  # key of an info on its way to the parent
 
 ORPHAN_CHECK_SECONDS = 1.0
 # A message up to this size fits in the pipe, so it is written before the parent is woken.
 SMALL_BYTES = 32_768
 
 EnvFn = Callable[[], gym.Env[Any, Any]]
+
+
+class _NotedFaults(Faults):
+    """Those of a worker, of which its parent tells."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(most)
+        self.news: dict[str, Any] = {}
+        """What the parent does not know yet, as an info."""
+
+    def answer(self, env: int, where: str, error: Exception) -> None:
+        if self.count == self.most:
+            vars(error).update(self.news)
+        super().answer(env, where, error)
+
+    def tell(self, env: int, where: str, error: Exception) -> None:
+        self.news.setdefault(FAULTS, []).append((where, pickled_error(env, error)))
 
 
 class EnvBlock:
@@ -47,11 +66,12 @@ class EnvBlock:
         self.info_writer = InfoWriter(rows.info_schema, rows.info_words)
         self.current = first
         self.is_closed = False
+        self._faults: _NotedFaults | None = None
 
     def _each(self) -> "list[tuple[int, int, gym.Env[Any, Any]]]":
         return [(k, self._first + k, env) for k, env in enumerate(self._envs)]
 
-    def build(self, observation_space: Any, action_space: Any) -> None:
+    def build(self, observation_space: Any, action_space: Any, tolerated: int) -> None:
         """Call the factories; every env must have the given spaces."""
         for k, env_fn in enumerate(self._env_fns):
             self.current = self._first + k
@@ -60,6 +80,13 @@ class EnvBlock:
             _check_same("observation", observation_space, env.observation_space)
             _check_same("action", action_space, env.action_space)
             self._results.append(EnvResults(observation_space, f"env {self.current}"))
+        if tolerated:
+            self.tolerate(tolerated)
+
+    def tolerate(self, most: int) -> None:
+        """Answer so many exceptions of the envs."""
+        self._faults = faults = _NotedFaults(most)
+        self._envs = [Tolerant(env, self._env_fns[k], i, faults) for k, i, env in self._each()]
 
     def reset(
         self, seeds: list[int | None], options: dict[str, Any] | None, chosen: list[bool]
@@ -76,7 +103,13 @@ class EnvBlock:
                 observation, info = results.reset(result)
                 self._write(k, observation, 0.0, False, False, is_first=True)
                 infos.append((index, info))
+        self._add_news(infos)
         return infos
+
+    def _add_news(self, infos: Infos) -> None:
+        if self._faults is not None and self._faults.news:
+            infos.append((self._first, self._faults.news))
+            self._faults.news = {}
 
     def step(self) -> Infos | None:
         """Step all envs with the shared actions; returns the infos, None if they are shared."""
@@ -90,9 +123,11 @@ class EnvBlock:
                 observation, reward, terminated, truncated, info = self._results[k].step(
                     env.step(read_row(self._rows.action, index))
                 )
-                self._write(k, observation, reward, terminated, truncated)
+                is_first = self._faults is not None and RESTARTED in info
+                self._write(k, observation, reward, terminated, truncated, is_first=is_first)
             if info:
                 infos.append((index, info))
+        self._add_news(infos)
         envs = range(self._first, self._first + len(self._envs))
         return None if self.info_writer.write(infos, envs) else infos
 

@@ -715,9 +715,9 @@ def test_a_ring_begins_with_the_newest_steps_of_its_folder(
             buffer.add(*step)
         assert (buffer.size(), buffer.pos) == (their.size(), their.pos)
         for seed in range(3):
-            np.random.seed(seed)
+            np.random.seed(seed)  # noqa: NPY002
             expected = their.sample(30)
-            np.random.seed(seed)
+            np.random.seed(seed)  # noqa: NPY002
             assert_equal(buffer.sample(30), expected)
     buffer.close()
     with opened(resume=False) as empty:

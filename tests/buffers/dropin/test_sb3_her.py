@@ -344,9 +344,9 @@ def test_a_ring_begins_with_the_episodes_of_its_folder(tmp_path: Path) -> None:
     assert again.ep_length.tolist() == never.ep_length.tolist()
     assert again.ep_start.tolist() == never.ep_start.tolist()
     for seed in range(3):
-        np.random.seed(seed)
+        np.random.seed(seed)  # noqa: NPY002
         expected = never.sample(40)
-        np.random.seed(seed)
+        np.random.seed(seed)  # noqa: NPY002
         got = again.sample(40)
         assert (got.rewards == expected.rewards).all()
         assert (got.dones == expected.dones).all()

@@ -305,3 +305,29 @@ def test_what_is_no_shard_is_refused(wrong: str, stepwell: CommandLine) -> None:
     assert (result.code, result.out) == (2, "")
     assert has_parts(result.err, f"--shard: |2/4|{wrong!r}")
     assert not Path("a").exists()
+
+
+@pytest.mark.parametrize("where", ["--workers 0", "--workers 2", "--processes 1"])
+def test_exceptions_of_envs_are_tolerated_if_asked(stepwell: CommandLine, where: str) -> None:
+    stepwell.write("flaky", "from support.envs.fakes import FlakyEnv as make")
+    command = f"collect flaky:make --num-envs 2 {where} --steps 300 --seed 1"
+    said = stepwell.json(f"{command} --out a --tolerate 99")
+    assert said["restarts"] > said["cut"] > 2
+    assert said["steps"] >= 300
+    with sw.SequenceReplayBuffer.open("a", read_only=True) as replay:
+        assert sum(one.steps < 9 for one in replay.iter_episodes()) >= said["cut"]
+    few = stepwell(f"{command} --out b --tolerate 2")
+    assert few.code == 2
+    assert has_parts(few.err, "fakes.py:| raised Lost: simulator|kept: ")
+    assert f"  {said['restarts']} restarted" in stepwell(f"{command} --out c --tolerate 99").out
+
+
+def test_a_bad_number_of_tolerated_exceptions_is_refused(stepwell: CommandLine) -> None:
+    for text in ("-1", "1.5", "many"):
+        result = stepwell(f"{CARTPOLE} --out a --tolerate {text}")
+        assert result.code == 2
+        assert has_parts(result.err, f"--tolerate: |'{text}'")
+    result = stepwell("collect Pong --backend native --steps 9 --out a --tolerate 1")
+    assert result.code == 2
+    assert has_parts(result.err, "tolerate=1: |NativeAtari")
+    assert not Path("a").exists()

@@ -337,6 +337,24 @@ class TraceEnv(gym.Env[npt.NDArray[np.float64], np.int64]):
         return observation, float(observation[4] - 500), terminated, truncated, {}
 
 
+class Lost(RuntimeError):
+    """What a `FlakyEnv` raises."""
+
+
+class FlakyEnv(TraceEnv):
+    """Its episodes last 9 steps; that of a step that it draws from its seed raises."""
+
+    def __init__(self, tag: int = 0, share: float = 0.06) -> None:
+        super().__init__([(9, "terminated")], tag)
+        self.share = share
+
+    def step(self, action: np.int64) -> Any:
+        result = super().step(action)
+        if self.np_random.random() < self.share:
+            raise Lost("simulator")
+        return result
+
+
 Memory = Literal["fresh", "live", "views", "two", "two, both reset", "constant"]
 
 
