@@ -235,11 +235,11 @@ def _fused_env(settings: AtariSettings) -> AnyEnv:
 def _native_env(settings: AtariSettings) -> AnyEnv:
     from ...wrappers.atari_native import NativeAtari  # loads ale-py
 
-    return _OneNative(NativeAtari(settings, 1, 1))
+    return OneOfVector(NativeAtari(settings, 1, 1))
 
 
-class _OneNative(gymnasium.Env[Any, Any]):
-    """A vector env of one Atari game of the native backend, as an env."""
+class OneOfVector(gymnasium.Env[Any, Any]):
+    """A vector env of one env, such as an Atari game of the native backend, as an env."""
 
     # Its reset of all envs equals the automatic one at the end of an episode.
 
