@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 import typer
 
-from ...wrappers.check.env import EnvCheck, EnvReport, check_env
+from ...wrappers.check.env import EnvCheck, Verdict, check_env
 from ..loop.report import format_bytes
 from ..loop.vector_envs import Vector
 from .errors import exit_on_error, printable, sentence_of
@@ -44,15 +44,16 @@ def check(
     with exit_on_error(debug, "nothing is stored"):
         request = EnvRequest(env, _NUM_ENVS, games.backend, None, games.parsed())
         report = check_env(one_env(request))
-        checks, costs = list(report.checks), _bare_costs(report)
-        if report.is_fine and report.steps >= _FEWEST:
+        checks = [*report.checks]
+        costs = {"step_seconds": report.step_seconds, "reset_seconds": report.reset_seconds}
+        if report.is_fine and report.steps < _FEWEST:
+            seen = f"only {plural(report.steps, 'step')} in a second: two at once were not tried"
+            checks.append(EnvCheck("vector env", "warning", seen, "make the env faster"))
+        elif report.is_fine:
             with contextlib.closing(make_envs(request)) as envs:
                 checks += _vector_checks(envs, report.steps)
                 if all(one.verdict != "FAIL" for one in checks):
-                    checks += _recorded(envs, env, report, costs)
-        elif report.is_fine:
-            seen = f"only {plural(report.steps, 'step')} in a second: two at once were not tried"
-            checks.append(EnvCheck("vector env", "warning", seen, "make the env faster"))
+                    checks += _recorded(envs, env, costs)
         counts = {word: sum(one.verdict == word for one in checks) for word in ("FAIL", "warning")}
         if as_json:
             shown = [dataclasses.asdict(one) for one in checks]
@@ -65,11 +66,6 @@ def check(
             print_lines([f"{env}: {plural(len(checks), 'check')}, {', '.join(found)}{rest}"])
     if counts["FAIL"]:
         raise typer.Exit(FAILED)
-
-
-def _bare_costs(report: EnvReport) -> dict[str, float]:
-    seconds = {"step_seconds": report.step_seconds, "reset_seconds": report.reset_seconds}
-    return {name: value for name, value in seconds.items() if value > 0}  # NaN: there was none
 
 
 def _vector_checks(envs: Vector, steps: int) -> Iterator[EnvCheck]:
@@ -85,38 +81,35 @@ def _vector_checks(envs: Vector, steps: int) -> Iterator[EnvCheck]:
         yield EnvCheck("vector env", "ok", seen)
 
 
-def _recorded(
-    envs: Vector, name: str, report: EnvReport, costs: dict[str, float]
-) -> Iterator[EnvCheck]:
+def _recorded(envs: Vector, name: str, costs: dict[str, float]) -> Iterator[EnvCheck]:
     """Collect for half a second, note what it costs, and play it again as archives are."""
     from ...buffers import SequenceReplayBuffer, Unprovable
     from .. import Collector
     from ..simulation.resimulate import resimulate
 
-    count = round(min(max(0.5 / report.step_seconds, _NUM_ENVS * _FEWEST), _MOST))
+    count = round(min(max(0.5 / costs["step_seconds"], _NUM_ENVS * _FEWEST), _MOST))
     replay = SequenceReplayBuffer()
     with Collector(envs, "random", replay, seed=0) as collector:
         done = collector.collect(steps=count)
     costs["collected_steps_per_second"] = done.steps / done.seconds
     costs["raw_bytes_per_step"] = done.raw_bytes / done.steps
     costs["stored_bytes_per_step"] = done.stored_bytes / done.steps
-    is_file = is_cartridge(name)
-    is_named = ":" in name and not is_file and not name.startswith("envpool:")
+    rom = name if is_cartridge(name) else None
+    is_named = ":" in name and rom is None and not name.startswith("envpool:")
+    source = id_or_factory(name) if is_named else None
     cure = "recordings stay readable, but cannot be proved, nor become archives"
     try:
-        source = id_or_factory(name) if is_named else None
-        rom = name if is_file else None
         with resimulate(replay, lanes=1, env=source, rom=rom) as proofs:
             results = list(proofs)
     except (ValueError, ImportError, Unprovable) as error:
         yield EnvCheck("replay", "warning", sentence_of(error) or str(error), cure)
         return
-    for reason, verdict in (("differs", "FAIL"), ("unreachable", "warning")):
-        found = [one for one in results if one.reason == reason]
-        if found:
-            where = f" {found[0].first_difference}" if found[0].first_difference else ""
-            yield EnvCheck("replay", verdict, f"{reason}{where}: {found[0].why}", cure)
-            return
+    other = next((one for one in results if not one.is_equal), None)
+    if other is not None:
+        where = "" if other.first_difference is None else f" in {other.first_difference[0]}"
+        verdict: Verdict = "FAIL" if other.reason == "differs" else "warning"
+        yield EnvCheck("replay", verdict, f"an episode {other.reason}{where}: {other.why}", cure)
+        return
     option = f" with --env {name}" if callable(source) else ""
     seen = f"{plural(len(results), 'episode')} played again from seeds and actions{option}, equal"
     yield EnvCheck("replay", "ok", seen)
@@ -124,19 +117,11 @@ def _recorded(
 
 def _cost_lines(costs: Mapping[str, float]) -> Iterator[str]:
     """What steps cost, in words."""
-    if "reset_seconds" in costs and "step_seconds" in costs:
-        step, reset = costs["step_seconds"], costs["reset_seconds"]
-        yield f"bare: {_speed(1 / step)}; a reset takes {1e3 * reset:,.3g} ms"
-    if "collected_steps_per_second" in costs:
-        speed, raw = costs["collected_steps_per_second"], costs["raw_bytes_per_step"]
-        stored = costs["stored_bytes_per_step"]
-        yield (
-            f"collected: {_speed(speed)}, {_NUM_ENVS} envs; a step is {raw:,.0f} bytes raw, "
-            f"{stored:,.0f} stored"
-        )
+    step, reset, *others = costs.values()
+    if step:
+        yield f"bare: a step takes {1e3 * step:,.3g} ms, a reset {1e3 * reset:,.3g} ms"
+    if others:
+        speed, raw, stored = others
+        yield f"collected: {speed:,.0f} steps a second with {_NUM_ENVS} envs and random actions"
         sizes = f"{format_bytes(round(1e6 * raw))} raw, {format_bytes(round(1e6 * stored))} stored"
         yield f"a million steps: {1e6 / speed / 60:,.1f} minutes, {sizes}"
-
-
-def _speed(steps: float) -> str:
-    return f"{steps:,.0f} steps a second" if steps >= 10 else f"{steps:.2g} steps a second"

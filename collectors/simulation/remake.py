@@ -252,15 +252,18 @@ class OneOfVector(gymnasium.Env[Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
+        """Reset it."""
         observation, info = self._envs.reset(seed=seed, options=options)
         return observation[0], info_of(info, 0)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Step it."""
         observation, reward, terminated, truncated, info = self._envs.step(np.array([action]))
         flags = bool(terminated[0]), bool(truncated[0])
         return observation[0], float(reward[0]), *flags, info_of(info, 0)
 
     def close(self) -> None:
+        """Close the vector env."""
         self._envs.close()
 
 

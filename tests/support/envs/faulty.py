@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 import random
-import time
 from typing import Any
 
 import gymnasium as gym
@@ -151,7 +151,7 @@ class LateGenerator(Sound):
 
 class GlobalNumpy(Sound):
     def drawn(self) -> Any:
-        return np.random.uniform(-1, 1, 2).astype(np.float32)
+        return np.random.uniform(-1, 1, 2).astype(np.float32)  # noqa: NPY002
 
 
 class GlobalPython(Sound):
@@ -164,11 +164,11 @@ class SeedsGlobal(Sound):
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         if seed is not None:
-            np.random.seed(seed)
+            np.random.seed(seed)  # noqa: NPY002
         return super().reset(seed=seed)
 
     def drawn(self) -> Any:
-        return np.random.uniform(-1, 1, 2).astype(np.float32)
+        return np.random.uniform(-1, 1, 2).astype(np.float32)  # noqa: NPY002
 
 
 class IgnoredSeed(Sound):
@@ -213,8 +213,10 @@ class SharedState(Sound):
 
 
 class Clock(Sound):
+    clock = itertools.count()
+
     def reward(self) -> Any:
-        return super().reward() + time.perf_counter() % 1
+        return super().reward() + next(self.clock)
 
 
 class WritesAction(Sound):
@@ -253,13 +255,13 @@ class OtherSpaces(Sound):
     def __init__(self, render_mode: str | None = None) -> None:
         super().__init__(render_mode)
         OtherSpaces.size += 1
-        self.action_space = spaces.Box(-1, 1, (2,), np.float32)
+        self.shape = (OtherSpaces.size,)
         self.observation_space = spaces.Dict(
-            {**Sound.observation_space.spaces, "more": spaces.Box(-1, 1, (OtherSpaces.size,))}
+            {**Sound.observation_space.spaces, "more": spaces.Box(-1, 1, self.shape)}
         )
 
     def seen(self) -> Any:
-        return super().seen() | {"more": self.observation_space["more"].low}
+        return super().seen() | {"more": np.zeros(self.shape, np.float32)}
 
 
 class EndlessActions(Sound):
