@@ -116,7 +116,7 @@ def _recorded(envs: Vector, name: str, costs: dict[str, float]) -> Iterator[EnvC
 
 
 def _cost_lines(costs: Mapping[str, float]) -> Iterator[str]:
-    """What steps cost, in words."""
+    """The costs of steps, in words."""
     step, reset, *others = costs.values()
     if step:
         yield f"bare: a step takes {1e3 * step:,.3g} ms, a reset {1e3 * reset:,.3g} ms"

@@ -67,7 +67,7 @@ class EnvCheck:
 
 @dataclass(frozen=True, slots=True)
 class EnvReport:
-    """What `check_env` has seen: its lines, the steps of each run, and mean times in seconds."""
+    """The report of `check_env`: its lines, the steps of each run, and mean times in seconds."""
 
     checks: tuple[EnvCheck, ...]
     steps: int
@@ -255,7 +255,7 @@ class _Check:
         return {f"reset's {name}": part for name, part in parts.items()}
 
     def _called(self, name: str, at: str, call: Callable[..., Any], *given: Any) -> Any:
-        """What a reset or a step returned."""
+        """Call a reset or a step, and time it."""
         began = time.perf_counter()
         try:
             return call(*given)
@@ -324,7 +324,7 @@ class _Check:
 
 
 def _misfits(space: Any, value: Any, name: str) -> Iterator[tuple[Verdict, str]]:
-    """What is wrong with the values and dtypes of an observation that has the right form."""
+    """Faults in the values and dtypes of an observation that has the right form."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         parts: Any = space.spaces
         for key in parts if isinstance(parts, Mapping) else range(len(parts)):
@@ -356,7 +356,7 @@ def _parts(value: Any, name: str) -> _Row:
 
 
 def _difference(first: list[_Row], rows: Iterable[_Row]) -> str | None:
-    """Where rows differ from those of the first run."""
+    """The first place in which rows differ from those of the first run."""
     for step, (old, new) in enumerate(zip(first, rows, strict=False)):
         for key in old | new:
             if old.get(key) != new.get(key):

@@ -7,6 +7,7 @@ import math
 
 import gymnasium
 import pytest
+from gymnasium.envs.registration import EnvSpec
 
 from demo_rom import write_demo
 from stepwell.wrappers.check import env as env_file
@@ -106,7 +107,7 @@ def test_rows_that_another_process_does_not_repeat_fail_the_replay(stepwell: Com
 def test_an_env_that_cannot_be_made_again_is_a_warning(
     stepwell: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec = gymnasium.envs.registration.EnvSpec("Mine-v0", entry_point=Sound)
+    spec = EnvSpec("Mine-v0", entry_point=lambda **_: Sound())
     monkeypatch.setitem(gymnasium.registry, "Mine-v0", spec)
     found = {one["name"]: one for one in stepwell.json("check Mine-v0")["checks"]}
     assert found["replay"]["verdict"] == "warning"

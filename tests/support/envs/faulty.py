@@ -12,15 +12,17 @@ from gymnasium import spaces
 
 END = 20  # of the sound env's episodes, in steps
 LATE = 7  # the step in which late faults appear
+PARTS: dict[str, Any] = {
+    "goal": spaces.Box(-1, 1, (2,), np.float32),
+    "place": spaces.Box(-9, 9, (2,), np.float32),
+}
 
 
 class Sound(gym.Env[Any, Any]):
     """A point that walks; each fault replaces one of its methods."""
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012
-    observation_space = spaces.Dict(
-        {"goal": spaces.Box(-1, 1, (2,), np.float32), "place": spaces.Box(-9, 9, (2,), np.float32)}
-    )
+    observation_space = spaces.Dict(PARTS)
     action_space = spaces.Box(-1, 1, (2,), np.float32)
 
     def __init__(self, render_mode: str | None = None) -> None:
@@ -256,9 +258,7 @@ class OtherSpaces(Sound):
         super().__init__(render_mode)
         OtherSpaces.size += 1
         self.shape = (OtherSpaces.size,)
-        self.observation_space = spaces.Dict(
-            {**Sound.observation_space.spaces, "more": spaces.Box(-1, 1, self.shape)}
-        )
+        self.observation_space = spaces.Dict({**PARTS, "more": spaces.Box(-1, 1, self.shape)})
 
     def seen(self) -> Any:
         return super().seen() | {"more": np.zeros(self.shape, np.float32)}

@@ -95,7 +95,7 @@ def test_a_sound_env_passes_every_check(make: Any) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_is_found_by_its_name(fault: str) -> None:
+def test_a_fault_is_found(fault: str) -> None:
     name, verdict, *parts = EXPECTED[fault]
     report = check_env(filmed(FAULTS[fault]), steps=60)
     found = seen(report)
