@@ -493,6 +493,30 @@ BUGS: tuple[Bug, ...] = (
             "tests/collectors/policies/test_as_policy.py::test_a_module_of_a_box_returns_the_actions_first",
         ),
     ),
+    # --- checks of envs ---------------------------------------------------------------------------
+    Bug(
+        "the envs of a process are not stepped by turns",
+        "wrappers/check/env.py",
+        "pairs = zip(self._rows(env, seed), self._rows(other, seed + 1), strict=True)",
+        "pairs = zip([*self._rows(env, seed)], self._rows(other, seed + 1), strict=True)",
+        ("tests/wrappers/check/test_env.py::test_a_fault_is_found",),
+    ),
+    Bug(
+        "no reset comes inside an episode",
+        "wrappers/check/env.py",
+        "in zip(range(2), self._rows(env, seed + 1), strict=False):",
+        "in []:",
+        ("tests/wrappers/check/test_env.py::test_a_fault_is_found",),
+    ),
+    Bug(
+        "a fault is a warning",
+        "collectors/cli/check.py",
+        "raise typer.Exit(FAILED)",
+        "pass",
+        (
+            "tests/collectors/cli/test_check.py::test_a_fault_exits_with_1_and_stops_what_depends_on_it",
+        ),
+    ),
     # --- evaluation -------------------------------------------------------------------------------
     Bug(
         "scores come in the order in which episodes end",

@@ -20,6 +20,7 @@ from .seeded_resets import SeededResets
 from .workers.vector_env import WorkerVectorEnv
 
 if TYPE_CHECKING:  # imported on first use
+    from .check.env import check_env
     from .check.vector_env import check_vector_env
     from .gymnasium_0_29 import patch_gymnasium
     from .jax_envs import JaxEnvs
@@ -50,6 +51,7 @@ __all__ = [
     "VectorReward",
     "WorkerVectorEnv",
     "atari_games",
+    "check_env",
     "check_vector_env",
     "from_envpool",
     "from_gym",
@@ -66,6 +68,7 @@ if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
+            "check.env": ["check_env"],
             "check.vector_env": ["check_vector_env"],
             "gymnasium_0_29": ["patch_gymnasium"],
             "jax_envs": ["JaxEnvs"],

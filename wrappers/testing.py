@@ -1,7 +1,7 @@
 """Checks of envs and vector envs, for use in your own test suite.
 
-`gymnasium.utils.env_checker.check_env` checks a single env. These functions check the vector envs
-that are made of it, from which a `Collector` stores rows:
+`stepwell.check_env` reports on a single env. These functions raise an error where it, or a vector
+env that is made of it, from which a `Collector` stores rows, has a problem:
 
     from stepwell.wrappers.testing import assert_env
 
@@ -20,6 +20,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 
 from ..buffers.base.number_checks import check_whole
 from ..buffers.base.package import lazy_names
+from .check.env import check_env
 from .check.report import VectorEnvReport
 from .check.vector_env import check_vector_env
 from .check.watch import copied, leaves_of
@@ -71,11 +72,11 @@ def assert_env(
     seed: int = 0,
     vectorization: Sequence[Vectorization] = get_args(Vectorization),
 ) -> None:
-    """Check an env in every kind of vector env, and that all of them return the same rows.
+    """Check an env, also in every kind of vector env, and that all of them return the same rows.
 
-    Each kind is checked with `assert_vector_env` in each autoreset mode that it supports. Then the
-    same seed and actions must give the same observations, rewards and flags in all kinds, in one
-    process or in several.
+    First no check of `stepwell.check_env` may fail. Then each kind is checked with
+    `assert_vector_env` in each autoreset mode that it supports. The same seed and actions must give
+    the same observations, rewards and flags in all kinds, in one process or in several.
 
     Args:
         env_fn: Factory of one env, without arguments.
@@ -86,8 +87,8 @@ def assert_env(
             `AsyncVectorEnv`, "workers" for `WorkerVectorEnv`.
 
     Raises:
-        AssertionError: A vector env has a problem, or its rows differ. The message names the
-            vector env.
+        AssertionError: A check of the env failed, or a vector env has a problem, or its rows
+            differ. The message names the vector env.
         TypeError: The factory does not return an env.
 
     Example:
@@ -101,6 +102,9 @@ def assert_env(
             f"{vectorization!r}"
         )
     checked_env(env_fn()).close()
+    alone = check_env(env_fn, steps=steps, seed=seed)
+    if not alone.is_fine:
+        raise AssertionError(f"the env has a problem:\n{alone}")
     rows: dict[str, list[Any]] = {}
     for label, make in _vector_envs(env_fn, num_envs, vectorization):
         try:

@@ -36,6 +36,10 @@ COMMANDS = {
         "envs:envs",
         "List the envs to collect from: Atari games, NES emulators, Gymnasium's envs.",
     ),
+    "check": (
+        "check:check",
+        "Play an env for a few seconds, and say what is wrong with it and what it costs.",
+    ),
     "merge": (
         "copy:merge",
         "Put the episodes of several stores into a new one, one store after the other.",
@@ -235,6 +239,7 @@ def root(
     """Collect experience from Gymnasium environments and keep it on disk.
 
     stepwell envs pong                                        find an env
+    stepwell check my_envs:MyEnv                              is yours right?
     stepwell collect Pong --steps 100k --out runs/pong        play, and store it
     stepwell collect game.nes --steps 100k --out runs/game    an NES cartridge
     stepwell play game.nes --out runs/mine                    play it yourself

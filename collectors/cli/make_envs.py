@@ -10,7 +10,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypedDict, cast, get_args
@@ -120,6 +120,25 @@ def make_envs(request: EnvRequest) -> Vector:
     is_rendered = request.is_filmed and isinstance(made, str)  # a function decides itself
     env_kwargs = {"render_mode": "rgb_array"} if is_rendered else None
     return make_vec(made, num_envs, num_workers=num_workers, env_kwargs=env_kwargs)
+
+
+def one_env(request: EnvRequest) -> Callable[[], gymnasium.Env[Any, Any]]:
+    """A function that makes one of the envs, bare where it is not a game; errors as `make_envs`."""
+    env = request.env
+    is_pool = env.startswith("envpool:")
+    if is_cartridge(env) or atari_name(env) is not None or is_pool:
+        from ..simulation.remake import OneOfVector
+
+        alone = replace(request, num_envs=1, num_workers=None if is_pool else 0)
+        made_now = [make_envs(alone)]  # options that do not apply are refused before all checks
+        return lambda: OneOfVector(made_now.pop() if made_now else make_envs(alone))
+    _refuse_game_options(env, request.options, request.backend)
+    made = id_or_factory(env)
+    if not isinstance(made, str):
+        return made
+    from ...wrappers.make_vector_env import find_spec
+
+    return partial(gymnasium.make, find_spec(made), disable_env_checker=True)
 
 
 def is_cartridge(env: str) -> bool:

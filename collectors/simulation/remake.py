@@ -235,11 +235,11 @@ def _fused_env(settings: AtariSettings) -> AnyEnv:
 def _native_env(settings: AtariSettings) -> AnyEnv:
     from ...wrappers.atari_native import NativeAtari  # loads ale-py
 
-    return _OneNative(NativeAtari(settings, 1, 1))
+    return OneOfVector(NativeAtari(settings, 1, 1))
 
 
-class _OneNative(gymnasium.Env[Any, Any]):
-    """A vector env of one Atari game of the native backend, as an env."""
+class OneOfVector(gymnasium.Env[Any, Any]):
+    """A vector env of one env, such as an Atari game of the native backend, as an env."""
 
     # Its reset of all envs equals the automatic one at the end of an episode.
 
@@ -252,15 +252,18 @@ class _OneNative(gymnasium.Env[Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
+        """Reset it."""
         observation, info = self._envs.reset(seed=seed, options=options)
         return observation[0], info_of(info, 0)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Step it."""
         observation, reward, terminated, truncated, info = self._envs.step(np.array([action]))
         flags = bool(terminated[0]), bool(truncated[0])
         return observation[0], float(reward[0]), *flags, info_of(info, 0)
 
     def close(self) -> None:
+        """Close the vector env."""
         self._envs.close()
 
 

@@ -23,10 +23,24 @@ from support.envs.fakes import (
 )
 
 
+class Anew(gym.Wrapper[Any, Any, Any, Any]):
+    """A seeded reset begins with episode 0 again."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        if seed is not None:
+            self.env = type(self.env)()
+        return super().reset(seed=seed, options=options)
+
+
 @pytest.mark.proof
 @pytest.mark.parametrize("env", [CounterEnv, DictEnv, InfoEnv, SeededEnv, LiveBufferEnv, FrameEnv])
 def test_a_sound_env_passes_in_every_vector_env(env: Any) -> None:
-    assert_env(env, steps=40)
+    assert_env(lambda: Anew(env()), steps=40)
+
+
+def test_an_env_that_counts_its_episodes_over_seeded_resets_is_refused() -> None:
+    with pytest.raises(AssertionError, match=r"FAIL +resets: step 0: "):
+        assert_env(CounterEnv, steps=20, vectorization=["sync"])
 
 
 class OpenEnv(gym.Env[Any, Any]):
