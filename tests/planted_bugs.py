@@ -1851,6 +1851,22 @@ BUGS: tuple[Bug, ...] = (
         ("tests/buffers/view/server/test_guard.py::test_only_the_page_itself_may_write",),
     ),
     Bug(
+        "a strip of frames misses the last row",
+        "buffers/view/render.py",
+        "np.linspace(rows[0], rows[-1], min(frames",
+        "np.linspace(rows[0], rows[-1] - 1, min(frames",
+        (
+            "tests/buffers/view/server/test_answers.py::test_a_strip_has_frames_from_the_first_row_to_the_last",
+        ),
+    ),
+    Bug(
+        "a strip is shown whatever rows were asked for",
+        "buffers/view/server/answers.py",
+        'if words.text("tag") not in (None, tag) or stop',
+        "if stop",
+        ("tests/buffers/view/server/test_answers.py::test_a_strip_of_other_rows_is_refused",),
+    ),
+    Bug(
         "a value that begins with a dash is taken for an option",
         "buffers/view/server/query.py",
         'elif text.startswith("-"):',

@@ -324,11 +324,16 @@ class _WindowBuffer(ReplayOwner):
         self._is_open[some] = True if flags is None else ~(flags[0] | flags[1])[some]
         self._waiting += len(first)
 
+    def _facts(self, rows: ExperienceFormat) -> dict[str, object]:
+        """The facts about the rows that the store keeps."""
+        recipe = {"made_by": _MADE_BY, "columns": rows.to_json()}
+        return {"source": f"FishyRL {type(self).__name__}", "recipe": recipe}
+
     def _settle(self, rows: ExperienceFormat) -> EpisodeBuffer:
         """Bind the replay on the first call."""
         if self._episodes is None:
             spec = rows.spec(self._replay.path, self._codec)
-            self._replay.bind(spec, _facts(rows))
+            self._replay.bind(spec, self._facts(rows))
             following = self._replay.storage.index.next_episode
             self._episodes = EpisodeBuffer(
                 spec, self._num_envs, next_episode=following, capacity=self._replay.capacity
@@ -366,7 +371,7 @@ class _WindowBuffer(ReplayOwner):
         known = None
         if rows is not None:
             known = ExperienceFormat.from_json(columns)
-            replay.bind(known.spec(None, self._codec), _facts(known))
+            replay.bind(known.spec(None, self._codec), self._facts(known))
             replay.add(chunks_of(rows))
         self._begin_with(replay)
         if known is not None:
@@ -530,11 +535,6 @@ def _without_rewards(values: Mapping[str, np.ndarray], some: np.ndarray) -> dict
     """The rewards of rows [N], with zeros for some envs."""
     names = [name for name in ("reward", "info/rewards") if name in values]
     return {name: np.where(some, np.zeros_like(values[name]), values[name]) for name in names}
-
-
-def _facts(rows: ExperienceFormat) -> dict[str, object]:
-    """The facts about the rows that the store keeps."""
-    return {"recipe": {"made_by": _MADE_BY, "columns": rows.to_json()}}
 
 
 class Ratio:

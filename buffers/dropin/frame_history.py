@@ -26,7 +26,7 @@ __all__ = ["ReplayBuffer", "sample_n_unique"]
 
 ItemT = TypeVar("ItemT")
 _ACTION = Field("action", "int32", (), "raw")
-_FACTS = {"made_by": "frame_history"}
+_FACTS = {"source": "frame-history ReplayBuffer", "recipe": {"made_by": "frame_history"}}
 _DRAWN = ("observation", "action", "reward")
 _TRIES = 1000
 # OpenCV moves numbers of these sizes, regardless of their meaning.

@@ -74,8 +74,9 @@ class ImageRing(ReplayOwner):
         self._open(self.replay)
 
     def _begin(self) -> None:
+        facts = {"source": f"torchwm {type(self).__name__}", "recipe": {}}
         self._writer = TransitionWriter(
-            self.replay, *self._fields, num_envs=self._num_envs, facts={}
+            self.replay, *self._fields, num_envs=self._num_envs, facts=facts
         )
 
     @property

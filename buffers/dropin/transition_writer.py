@@ -32,7 +32,8 @@ class TransitionWriter:
 
     # Rows wait in an `EpisodeBuffer` until `flush`, or until there are many. In a folder they are
     # also stored at the end of every episode. The replay is bound here, or, where that makes a new
-    # folder, by `add`; the JSON-able `facts` say what the rows are, and must not change.
+    # folder, by `add`; the JSON-able `facts` say who writes it, and what the rows are, as a recipe,
+    # which must not change.
 
     def __init__(
         self,
@@ -47,7 +48,7 @@ class TransitionWriter:
             raise ValueError(f"num_envs: expected a whole number >= 1, got {num_envs}")
         self.num_envs = num_envs
         self.spec = spec = spec_of(observation, action)
-        self._replay, self._facts = replay, {"recipe": dict(facts)}
+        self._replay, self._facts = replay, facts
         self._is_bound = False
         if replay.is_bound or replay.path is None:
             self._bind()  # a new folder is made by the first step

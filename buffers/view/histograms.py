@@ -54,8 +54,8 @@ def bins_of(numbers: np.ndarray, most: int) -> tuple[np.ndarray, list[str]]:
         span = int(high - low) + 1
         step = -(-span // min(most, span, max(2, len(numbers) // 2)))
         starts = np.arange(low, high + 1, step)
-        edges = np.append(starts, starts[-1] + step) - 0.5
-        ends = starts + step - 1
+        edges = np.append(starts, high + 1) - 0.5  # the last range may be shorter
+        ends = np.minimum(starts + step - 1, high)
         pairs = zip(starts.tolist(), ends.tolist(), strict=True)
         return edges, [f"{a:,.0f}" if a == b else f"{a:,.0f} - {b:,.0f}" for a, b in pairs]
     if low == high:

@@ -175,14 +175,9 @@ def write_clip(
     progress: Progress[int, int] = None,
 ) -> Clip:
     """Write rows of an episode as a file of pictures; one that exists is replaced. See `render`."""
-    names = [image.name]
     if kind == "png":
         check_frames(image, frames, scale)
-        # The first and the last row are among them, and few rows of a long episode are read.
-        spaced = np.linspace(rows[0], rows[-1], min(frames, len(rows)))
-        shown = np.rint(spaced).astype(np.int64).tolist()
-        stored = [episode.read(row, row + 1, names)[image.name] for row in shown]
-        strip = FilmStrip.of(image.pixels(np.concatenate(stored)), shown, scale)
+        strip = film_strip(episode, image, rows, frames, scale)
         path.write_bytes(png(strip.pixels))
         return Clip(strip.rows, None, *strip.pixels.shape[:2])
     check_scale(image, scale)
@@ -201,6 +196,36 @@ def write_clip(
             path.write_bytes(animation(pixels, fps, kind))
     rate = min(float(fps), GIF_FPS) if kind == "gif" else float(fps)
     return Clip(rows, rate, image.height * scale, image.width * scale)
+
+
+def film_strip(
+    episode: StoredEpisode,
+    image: ImageField,
+    rows: range,
+    frames: int,
+    scale: int = 1,
+    side: int | None = None,
+) -> FilmStrip:
+    """Frames that are spread evenly over some rows; larger ones are reduced to ``side`` pixels."""
+    # The first and the last row are among them, and few rows of a long episode are read.
+    spaced = np.linspace(rows[0], rows[-1], min(frames, len(rows)))
+    shown = np.rint(spaced).astype(np.int64).tolist()
+    pixels: list[np.ndarray] = []
+    for row in shown:
+        (frame,) = image.pixels(episode.read(row, row + 1, [image.name])[image.name])
+        pixels.append(frame if side is None else _reduced(frame, side))
+    return FilmStrip.of(np.stack(pixels), shown, scale)
+
+
+def _reduced(frame: np.ndarray, side: int) -> np.ndarray:
+    """A frame whose sides have at most ``side`` pixels, each the mean of those in its place."""
+    import cv2
+
+    height, width = frame.shape[:2]
+    if (most := max(height, width)) <= side:
+        return frame
+    size = max(1, round(width * side / most)), max(1, round(height * side / most))
+    return np.asarray(cv2.resize(frame, size, interpolation=cv2.INTER_AREA))
 
 
 def frame_rate(session: Mapping[str, object]) -> Fraction:

@@ -125,18 +125,23 @@ def _hash(text: str) -> str:
 def _summary(stores: Sequence[Described]) -> list[str]:
     """The main numbers, the runs and the fields of each store, as tables."""
     lines_of = [dict(overview(each.summary, each.digest, each.seeds)) for each in stores]
-    for lines in lines_of:
+    for each, lines in zip(stores, lines_of, strict=True):
         del lines["store"]  # where it lies is nobody's concern
+        if 1 < len(each.summary.returns) < each.summary.episodes:  # histograms have the others too
+            for name in ("return", "length"):
+                lines[name] += f", of {len(each.summary.returns):,} whole episodes"
     names = list(dict.fromkeys(name for lines in lines_of for name in lines))
     rows = [[name, *(lines.get(name, "") for lines in lines_of)] for name in names]
     found = [_part("Summary", _table(rows, ["store", *(each.name for each in stores)]))]
-    for each in stores:
+    for number, each in enumerate(stores):
         of_store = f" of {each.name}" if len(stores) > 1 else ""
         returns = each.summary.returns
         name = f"{len(returns):,} whole episodes in their order"
         curve = sparkline(returns, name, width=_CURVE_WIDTH, height=_CURVE_HEIGHT, has_caption=True)
         found += [
-            _part(f"Returns{of_store}", curve) if len(returns) > 1 and curve else "",
+            _part(f"Returns{of_store}", curve, f" store-{number % 8}")
+            if len(returns) > 1 and curve
+            else "",
             _part(f"Runs{of_store}", _table(run_lines(each.summary.sessions), RUN_COLUMNS)),
             _part(
                 f"Fields of a row{of_store}",
@@ -147,12 +152,12 @@ def _summary(stores: Sequence[Described]) -> list[str]:
     return [*found, f'<p class="note">{made}</p>']
 
 
-def _part(heading: str, content: Markup) -> str:
+def _part(heading: str, content: Markup, kind: str = "") -> str:
     # Styles in elements are what the page's policy forbids; all texts are escaped.
     inside = _STYLE.sub("", content)
     # Focusable, so that it can be scrolled by keys where it is wider than the page.
     return (
-        f'<h3>{escape(heading, _LONG)}</h3><div class="scroll" tabindex="0" role="group" '
+        f'<h3>{escape(heading, _LONG)}</h3><div class="scroll{kind}" tabindex="0" role="group" '
         f'aria-label="{escape(heading, _LONG)}">{inside}</div>'
     )
 
@@ -392,6 +397,7 @@ class _Report:
         return {
             **facts,
             "path": facts["name"],
+            "tag": "",
             "curves": names[:_MOST_CURVES],
             "curves_left_out": left_out or facts["curves_left_out"],
         }

@@ -233,6 +233,8 @@ def describe_statistics(numbers: np.ndarray) -> str:
     values = statistics_of(numbers)
     if values is None:
         return "no whole episode yet"
+    if len(numbers) == 1:
+        return f"{values['mean']:,.6g}, of one whole episode"
     return (
         f"mean {values['mean']:,.1f} ± {values['std']:,.1f}, {values['min']:,.6g} to "
         f"{values['max']:,.6g}"
@@ -276,6 +278,8 @@ def describe_machine(sessions: Sequence[Mapping[str, object]]) -> str:
 def describe_seeds(counts: SeedCounts) -> str:
     """Return in one sentence how many episodes can be played again, and why not the others."""
     text = f"{counts.seeded:,} episodes begin with their own"
+    if counts.seeded == 1:
+        text = "1 episode begins with its own"
     if counts.following:
         text += f", {counts.following:,} follow on these"
     if counts.unreachable:

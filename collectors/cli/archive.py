@@ -100,7 +100,8 @@ def archive_store(
     --name pong/mine --policy "my own" --license mit
 
     All episodes are played again first, and compared with what is stored.
-    Exit codes: 0 it is written, 1 a row differs, 3 some episodes cannot be played.
+    Exit codes: 0 it is written, 1 a row differs, 3 some episodes cannot be
+    played.
     """
     with exit_on_difference(debug):
         from ..simulation.archive import archive
@@ -167,10 +168,10 @@ def restore_store(
     stepwell restore pong.swa --out runs/best --episodes 3,10-20
     stepwell restore game.swa --out runs/game --rom game.nes
 
-    Every episode is compared with the checksums in the archive while it is played. The rows are
-    those of the store that was archived.
-    Exit codes: 0 it is restored, 1 an env shows other rows: then the store has the episodes that
-    were equal until then, 3 some episodes cannot be played.
+    Every episode is compared with the checksums in the archive while it is
+    played. The rows are those of the store that was archived.
+    Exit codes: 0 it is restored, 1 an env shows other rows: then the store has
+    the episodes that were equal until then, 3 some episodes cannot be played.
     """
     with exit_on_difference(debug):
         from ...buffers.provenance.archive_file import archived_ids

@@ -88,8 +88,8 @@ def merge(
     stepwell merge runs/pong* --out runs/pong
     stepwell merge runs/a runs/good --out runs/all --duplicates skip
 
-    The stores must have the same fields and envs. To sample from several
-    stores you need not merge them: a SequenceReplayBuffer opens a list of folders.
+    The stores must have the same fields and envs. To sample from several stores
+    you need not merge them: a SequenceReplayBuffer opens a list of folders.
     """
     with exit_on_error(debug, "start again"):
         if len(folders) < 2:

@@ -66,7 +66,8 @@ def show(
     stepwell datasets check atari/pong-random
     stepwell datasets --index ours/index.toml
 
-    Nothing is downloaded: seeds and actions came with Stepwell, and the env plays them.
+    Nothing is downloaded: seeds and actions came with Stepwell, and the env plays
+    them.
     """
     with exit_on_error(debug):
         if context.invoked_subcommand is not None:
@@ -118,8 +119,10 @@ def get(
     stepwell datasets get atari/pong-random --out runs/random
     stepwell datasets get cartpole/expert --to minari --out cartpole/expert-v0
 
-    It is there when all of it is there and equal; an error or Ctrl-C leaves nothing behind.
-    Exit codes: 0 it is made, 1 the env shows other rows here, 3 it cannot be played.
+    It is there when all of it is there and equal; an error or Ctrl-C leaves
+    nothing behind.
+    Exit codes: 0 it is made, 1 the env shows other rows here, 3 it cannot be
+    played.
     """
     with exit_on_difference(debug):
         if option and to is None:
@@ -174,10 +177,10 @@ def check(
     stepwell datasets check
     stepwell datasets check atari/pong-random --sample 5
 
-    Nothing is stored. Where rows differ, the versions are named that are others than those with
-    which the data set was made.
-    Exit codes: 0 all rows are equal, 1 some differ, 3 a package is missing, or an env is not the
-    recorded one.
+    Nothing is stored. Where rows differ, the versions are named that are others
+    than those with which the data set was made.
+    Exit codes: 0 all rows are equal, 1 some differ, 3 a package is missing, or an
+    env is not the recorded one.
     """
     code = 0
     with exit_on_error(debug, "start again"):

@@ -45,8 +45,8 @@ def doctor(
     stepwell doctor /data/runs
     stepwell doctor --json
 
-    Add the output to a report of a bug. It has no names of users or machines. It writes 64 MiB into
-    the folder, and removes them.
+    Add the output to a report of a bug. It has no names of users or machines. It
+    writes 64 MiB into the folder, and removes them.
     """
     with exit_on_error(debug):
         if not folder.is_dir():

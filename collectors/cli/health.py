@@ -85,8 +85,10 @@ def verify_stores(
     stepwell verify runs/*
     stepwell verify --replay runs/pong     play its episodes again, too
 
-    Exit codes: 0 every byte is what was written, 1 it is not, and each damaged place is printed.
-    With --replay: 0 every row is what the env showed, 1 a row is not, 3 some cannot be played.
+    Exit codes: 0 every byte is what was written, 1 it is not, and each damaged
+    place is printed.
+    With --replay: 0 every row is what the env showed, 1 a row is not, 3 some
+    cannot be played.
     """
     codes: set[int] = set()
     with exit_on_error(debug, "nothing was changed"):
@@ -132,8 +134,8 @@ def repair_store(
 ) -> None:
     """Recover a store after a crash, and remove damaged chunks.
 
-    stepwell repair runs/pong          finish what a crash interrupted, report damage
-    stepwell repair runs/pong --yes    remove the damaged chunks too
+    stepwell repair runs/pong        finish what a crash interrupted, see damage
+    stepwell repair runs/pong --yes  remove the damaged chunks too
 
     Nothing is deleted: the files as they were before are kept in DIR/damaged.
     Exit codes: 0 the store is in order, 1 it is damaged and --yes is needed.

@@ -108,9 +108,9 @@ def play(
     stepwell play Pong --print-keys > keys.toml
     stepwell play Pong --keys keys.toml --out runs/pong --resume
 
-    P pauses, R begins anew, Backspace discards the episode, F5 and F9 save and load the state, Tab
-    takes over from a policy, Esc quits. The window shows the keys of the game.
-    Each row has the field extra/human: who chose its action.
+    P pauses, R begins anew, Backspace discards the episode, F5 and F9 save and
+    load the state, Tab takes over from a policy, Esc quits. The window shows the
+    keys of the game. Each row has the field extra/human: who chose its action.
     Exit codes: 0 done, 2 an error that you can correct, 130 Ctrl-C.
     """
     # Imported here: the other commands need no window.

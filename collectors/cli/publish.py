@@ -66,12 +66,13 @@ def push_data(
     stepwell push runs/pong user/pong --license cc-by-4.0
     stepwell push runs/pong user/pong --public
     stepwell push pong.swa user/pong-archive
-    stepwell push runs/pong s3://bucket/pong
-    AWS_ENDPOINT_URL=http://localhost:9000 stepwell push runs/pong s3://bucket/pong
+    stepwell push runs/pong s3://data/pong
+    AWS_ENDPOINT_URL=http://localhost:9000 stepwell push runs/pong s3://data/pong
 
-    A store is verified first. What is there already is not sent again. On the Hub it is one
-    commit: a new repository is private without --public, and a store gets a card (README.md with
-    a picture) if neither its folder nor the repository has one. Log in once with: hf auth login.
+    A store is verified first. What is there already is not sent again. On the Hub
+    it is one commit: a new repository is private without --public, and a store
+    gets a card (README.md with a picture) if neither its folder nor the
+    repository has one. Log in once with: hf auth login.
     Credentials of an object store come from the environment: AWS_ACCESS_KEY_ID,
     AWS_SECRET_ACCESS_KEY, AWS_REGION; GOOGLE_APPLICATION_CREDENTIALS;
     AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_ACCOUNT_KEY.
@@ -136,9 +137,10 @@ def pull_data(
     stepwell pull user/pong runs/pong --revision 4fd1c27a8a0c
     stepwell pull s3://bucket/pong runs/pong
 
-    Every file is compared with the checksum that is listed there, and a store is verified, before
-    the folder appears. After an error or Ctrl-C the same command goes on. Nothing that is fetched
-    is run. Needs: pip install 'stepwell\[hub]', or for URLs pip install 'stepwell\[cloud]'
+    Every file is compared with the checksum that is listed there, and a store is
+    verified, before the folder appears. After an error or Ctrl-C the same command
+    goes on. Nothing that is fetched is run. Needs: pip install 'stepwell\[hub]',
+    or for URLs pip install 'stepwell\[cloud]'
     """
     with exit_on_error(debug, "run it again to go on"):
         from ...buffers.bridges.publish import pull

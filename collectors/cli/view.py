@@ -62,8 +62,8 @@ def view(
     r"""Look at stores in a browser: episodes, frames, curves, histograms.
 
     stepwell view runs/pong
-    stepwell view runs/a runs/b                compare stores
-    stepwell view runs/pong --port 8000        for a tunnel: ssh -L 8000:localhost:8000
+    stepwell view runs/a runs/b           compare stores
+    stepwell view runs/pong --port 8000   through ssh -L 8000:localhost:8000
 
     The address holds a token, which nobody else should see. Stores that are being
     written grow on the page. Ctrl-C ends it. Needs: pip install 'stepwell\[view]'
@@ -215,14 +215,15 @@ def report(
 
     stepwell report runs/pong -o report.html
     stepwell report runs/pong -o report.html --episodes best:1,worst:1,17
-    stepwell report runs/random runs/trained -o compared.html --title "Before and after"
+    stepwell report runs/a runs/b -o compared.html --title "Before and after"
     stepwell report runs/pong -o small.html --max-size 500kB
 
-    It is the page of stepwell view with its data inside: the main numbers, the runs that wrote
-    the store, histograms of returns, lengths and actions, and some episodes to play frame by
-    frame, every pixel as it is stored. It opens in any browser, from a disk as from a server,
-    and loads nothing: a supplement of a paper, a page of a hub. The same stores give the same
-    bytes. All episodes, and live stores: stepwell view
+    It is the page of stepwell view with its data inside: the main numbers, the
+    runs that wrote the store, histograms of returns, lengths and actions, and
+    some episodes to play frame by frame, every pixel as it is stored. It opens in
+    any browser, from a disk as from a server, and loads nothing: a supplement of
+    a paper, a page of a hub. The same stores give the same bytes. All episodes,
+    and live stores: stepwell view
     """
     with exit_on_error(debug, "start again"):
         # Imported here: the other commands need no pages.

@@ -269,7 +269,7 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
         is_box = isinstance(self.action_space, spaces.Box)
         facts = {"maker": MAKER, "actions": "scaled" if is_box else "given"}
         try:
-            replay.bind(self._spec, {"recipe": facts, "num_envs": self.n_envs})
+            replay.bind(self._spec, self._session(facts))
         except BaseException:
             if is_own:
                 replay.close()  # otherwise the folder stays locked

@@ -102,7 +102,7 @@ class RolloutBuffer(StepRing, SB3RolloutBuffer):
         )
         spec = Spec.from_spaces(self.observation_space, self.action_space, more=(*more, OBSERVED))
         facts = {"maker": MAKER, "actions": "given"}
-        replay.bind(spec, {"recipe": facts, "num_envs": self.n_envs})
+        replay.bind(spec, self._session(facts))
         return EpisodeBuffer(
             replay.spec,
             self.n_envs,

@@ -72,6 +72,10 @@ class StepRing:
         self.pos = 0
         self.full = False
 
+    def _session(self, recipe: Mapping[str, object]) -> dict[str, object]:
+        """The facts about a run that the replay stores."""
+        return {"source": f"SB3 {type(self).__name__}", "recipe": recipe, "num_envs": self.n_envs}
+
     @property
     def _is_dict(self) -> bool:
         return isinstance(self.observation_space, spaces.Dict)

@@ -5,7 +5,7 @@ import { EpisodeView } from "./episode.js";
 import { Exports } from "./exports.js";
 import { drawStores, Filter } from "./filter.js";
 import { drawActions, Histogram } from "./histograms.js";
-import { keyOf, Table } from "./table.js";
+import { keyOf, rowsOf, Table } from "./table.js";
 
 const THEMES = ["system", "light", "dark"];
 const app = { stores: [], off: new Set(), version: -1, exportsFolder: null };
@@ -94,7 +94,7 @@ const table = (app.table = new Table({
     showTrouble("");
     filter.showAnswer(answer);
     const isAll = answer.matching === answer.total;
-    byId("matching").textContent = isAll ? whole(answer.total) : `${whole(answer.matching)} of ${whole(answer.total)}`;
+    byId("matching").textContent = isAll ? whole(answer.total) : `${whole(answer.matching)} of ${whole(answer.total)}${isReport ? " shown" : ""}`;
     byId("no-episodes").textContent = answer.total ? "No episode matches the filter." : app.shownStores().length ? "No episode is stored yet." : "No store is switched on.";
   },
   onError: (error) => {
@@ -135,8 +135,8 @@ async function drawHistograms() {
       histograms[name].setData(data[name], names);
       histograms[name].setRange(number(parts[`min_${name}`]), number(parts[`max_${name}`]));
     }
-    const { action } = await all;
-    if (action) drawActions(byId("histogram-actions"), byId("actions-count"), action, app.stores);
+    const { action, actions } = await all;
+    if (action) drawActions(byId("histogram-actions"), byId("actions-count"), action, app.stores, actions.length);
     byId("actions-box").hidden = !action || !action.names?.length;
   } catch {
     // The table shows what is wrong with the filter; the histograms stay as they are.
@@ -214,6 +214,21 @@ function closeEpisode() {
   saveState();
 }
 
+// The best episode of those that match; where none came to its end, of the others too.
+async function openBest() {
+  const best = { sort: "return", order: "desc", start: 0, count: 1 };
+  const parts = app.filterParts();
+  const choices = parts.top || parts.bottom ? [{}] : [{ top: "1" }, { top: "1", include_cut: "true" }, {}];
+  for (const choice of app.shownStores().length ? choices : []) {
+    const [row] = rowsOf(await getJson("/api/episodes", { ...parts, rank: "", ...choice, ...best }));
+    if (view.main || table.open) return; // the user was faster
+    if (!row) continue;
+    await openEpisode(row, -1, { remember: false });
+    table.reveal(Math.max(0, table.openIndex));
+    return;
+  }
+}
+
 // ---- state in the address
 
 function stateOf() {
@@ -227,7 +242,8 @@ function stateOf() {
   if (view.main) {
     state.set("episode", keyOf(view.main.info));
     state.set("row", view.row);
-  }
+  } else state.set("episode", ""); // closed: not the best one again
+  if (table.hasProvenance) state.set("provenance", "on");
   if (view.pinned) state.set("pin", keyOf(view.pinned.info));
   if (view.chosen) state.set("curves", view.chosen.join("|"));
   return state;
@@ -263,6 +279,7 @@ async function restore() {
   app.off = new Set((hash.get("off") ?? "").split(",").filter(Boolean).map(Number));
   drawStoreList();
   table.setSort(hash.get("sort") ?? "id", hash.get("order") === "desc" ? "desc" : "asc");
+  table.setProvenance(hash.has("provenance"));
   view.chosen = hash.has("curves") ? hash.get("curves").split("|").filter(Boolean) : null;
   const tableRead = table.reload();
   drawHistograms();
@@ -282,8 +299,14 @@ async function restore() {
   await tableRead;
   if (table.open) table.setOpen(table.open);
   isRestoring = false;
+  // Beside the table, where both have room; a report begins with its summary.
+  if (!isReport && innerWidth >= 1200 && !hash.has("episode")) await openBest();
 }
 
+byId("provenance").addEventListener("change", (event) => {
+  table.setProvenance(event.target.checked);
+  saveState();
+});
 addEventListener("popstate", () => restore());
 addEventListener("hashchange", () => {
   if (location.hash.slice(1) !== hash.toString()) restore();

@@ -259,7 +259,7 @@ class Panel {
       this.cells = new Map(names.map((name) => [name, h("td")]));
       this.body.replaceChildren(...names.map((name) => h("tr", {}, h("th", { scope: "row" }, name), this.cells.get(name))));
     }
-    this.caption.textContent = `Row ${row}`;
+    this.caption.textContent = isReport && !names.length ? `Row ${row}: its values are on the curves alone` : `Row ${row}`;
     for (const name of names) {
       const cell = this.cells.get(name);
       cell.classList.toggle("stale", !(Object.hasOwn(values, name)));

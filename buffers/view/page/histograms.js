@@ -182,13 +182,14 @@ export class Histogram {
   }
 }
 
-// The share of each action, a bar for each store.
-export function drawActions(holder, note, data, stores) {
+// The share of each action, a bar for each store; of a vector's components the first.
+export function drawActions(holder, note, data, stores, components) {
   const totals = data.counts.map((counts) => counts.reduce((sum, count) => sum + count, 0));
   const shares = data.counts.map((counts, store) => counts.map((count) => (totals[store] ? count / totals[store] : 0)));
   const most = Math.max(1e-9, ...shares.flat());
   const shown = shares.map((_, store) => store).filter((store) => totals[store]);
-  note.textContent = data.rows_read < data.of ? `${whole(data.rows_read)} of ${whole(data.of)} rows` : counted(data.of, "row");
+  const rows = data.rows_read < data.of ? `${whole(data.rows_read)} of ${whole(data.of)} rows` : counted(data.of, "row");
+  note.textContent = components > 1 ? `${plain(data.name, 40)}, the first of ${components}; ${rows}` : rows;
   if (!shown.length) {
     holder.replaceChildren(h("p", { class: "note" }, "No actions to count."));
     return;

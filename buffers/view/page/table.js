@@ -6,14 +6,19 @@ const PAGE = 100;
 const KEPT_PAGES = 60;
 const MOST_HEIGHT = 12e6; // browsers have no taller elements; beyond, the scrollbar is scaled
 // Without a prototype: a key of the metadata may be named "constructor".
-const NAMES = { __proto__: null, id: "Id", store: "Store", stream: "Env", steps: "Steps", return: "Return", end: "End" };
+const NAMES = { __proto__: null, id: "Id", store: "Store", stream: "Env", steps: "Steps", return: "Return", end: "End", strip: "Frames" };
 const WIDTHS = { __proto__: null, id: 4.2, return: 5.2, steps: 4.4, end: 6.4, stream: 3.8 };
-const ORDER = ["id", "store", "return", "steps", "end", "stream"];
-// Metadata that every store has: behind the user's own.
+const ORDER = ["id", "store", "return", "steps", "end"];
+// Metadata that every store has.
 export const BOOKKEEPING = ["session", "stream_episode"];
+// How an episode was made: behind the user's own columns, and hidden at first.
+const PROVENANCE = ["stream", "seed", "noops", "snapshot", ...BOOKKEEPING];
 const NUMERIC = new Set(["id", "return", "steps", "stream"]);
 
 export const keyOf = (row) => `${row.store}/${row.id}/${row.first_row}`;
+
+// The lines of an answer of /api/episodes as objects.
+export const rowsOf = ({ columns, rows }) => rows.map((values) => Object.fromEntries(columns.map((name, place) => [name, values[place]])));
 
 export class Table {
   // read: async ({sort, order, start, count}, signal) => answer of /api/episodes
@@ -34,6 +39,7 @@ export class Table {
     this.open = null; // key of the open episode
     this.openIndex = -1;
     this.stores = [];
+    this.hasProvenance = false;
     this.asked = 0;
     this.grid.addEventListener("scroll", () => this.render(), { passive: true });
     this.grid.addEventListener("keydown", (event) => this.press(event));
@@ -49,6 +55,10 @@ export class Table {
     });
     new ResizeObserver(() => this.render()).observe(this.grid);
     this.loadSoon = later(() => this.loadVisible(), 30);
+    // Strips of rows that stay in view: not of those that are scrolled past.
+    this.stripsSoon = later(() => {
+      for (const image of this.body.querySelectorAll("img:not([src])")) image.src = image.dataset.src;
+    }, 150);
   }
 
   get rowHeight() {
@@ -105,12 +115,9 @@ export class Table {
   }
 
   accept(answer) {
-    const known = this.columns.join("\n");
     this.columns = answer.columns;
     this.matching = answer.matching;
-    const rows = answer.rows.map((values) =>
-      Object.fromEntries(answer.columns.map((name, place) => [name, values[place]])),
-    );
+    const rows = rowsOf(answer);
     for (let at = 0; at < rows.length || at === 0; at += PAGE) {
       const page = (answer.start + at) / PAGE;
       this.pages.delete(page);
@@ -120,7 +127,7 @@ export class Table {
       if (this.pages.size <= KEPT_PAGES) break;
       this.pages.delete(page);
     }
-    if (known !== this.columns.join("\n") || !this.head.firstChild) this.drawHead(rows);
+    if (this.layout !== this.drawnLayout) this.drawHead(rows);
     const height = Math.min(MOST_HEIGHT, this.matching * this.rowHeight);
     this.body.style.height = `${height}px`;
     this.grid.setAttribute("aria-rowcount", this.matching + 1);
@@ -191,11 +198,16 @@ export class Table {
 
   // ---- drawing
 
+  get layout() {
+    return [...this.columns, this.stores.some((store) => this.hasStrips(store))].join("\n");
+  }
+
   drawHead(rows) {
+    this.drawnLayout = this.layout;
     const several = this.stores.length > 1;
     const more = this.columns.filter((name) => !ORDER.includes(name) && name !== "first_row");
-    const isBookkeeping = (name) => BOOKKEEPING.includes(name);
-    const names = [...more.filter((name) => !isBookkeeping(name)), ...more.filter(isBookkeeping)];
+    const own = more.filter((name) => !PROVENANCE.includes(name));
+    const names = [...own, ...(this.hasProvenance ? PROVENANCE.filter((name) => more.includes(name)) : [])];
     this.shown = [...ORDER.filter((name) => this.columns.includes(name) && (name !== "store" || several)), ...names];
     const widths = this.shown.map((name) => {
       if (name in WIDTHS) return WIDTHS[name];
@@ -205,11 +217,15 @@ export class Table {
     });
     this.grid.style.setProperty("--columns", widths.map((width) => `minmax(${width}rem, ${width}fr)`).join(" "));
     this.grid.style.setProperty("--least", `${widths.reduce((sum, width) => sum + width, 0)}rem`);
+    const hasStrips = this.stores.some((store) => this.hasStrips(store));
+    if (hasStrips) this.shown.push("strip"); // below the others, as wide as all of them
+    this.grid.classList.toggle("strips", hasStrips);
     this.grid.setAttribute("aria-colcount", this.shown.length);
     // Columns of numbers are right-aligned: those of the metadata too.
     this.numeric = new Set(this.shown.filter((name) => NUMERIC.has(name) || (!(name in NAMES) && rows.every((row) => typeof (row[name] ?? 0) === "number"))));
     const cells = this.shown.map((name, place) => {
       const label = NAMES[name] ?? name;
+      if (name === "strip") return h("div", { role: "columnheader", "aria-colindex": place + 1, class: "unseen" }, label);
       const button = h("button", { type: "button", title: `Sort by ${label}`, onclick: () => this.sortBy(name) }, h("span", {}, label));
       const isNumber = this.numeric.has(name);
       return h("div", { role: "columnheader", "aria-colindex": place + 1, class: isNumber ? "number" : "", "data-column": name }, button);
@@ -217,6 +233,17 @@ export class Table {
     this.head.replaceChildren(h("div", { role: "row", "aria-rowindex": 1, class: "row" }, cells));
     this.markSort();
     this.clear();
+  }
+
+  setProvenance(isShown) {
+    this.hasProvenance = byId("provenance").checked = isShown;
+    this.drawHead([...this.pages.values()].flat());
+    this.render();
+  }
+
+  // A report has none: its stores have no tag.
+  hasStrips(store) {
+    return Boolean(store?.tag) && store.fields.some((field) => field.image);
   }
 
   clear() {
@@ -260,7 +287,7 @@ export class Table {
     for (let index = first; index <= last; index++) {
       const row = this.rowAt(index);
       isMissing ||= !row;
-      const text = row ? JSON.stringify(row) : "";
+      const text = row ? JSON.stringify([row, this.stores[row.store]?.tag]) : "";
       let element = this.elements.get(index);
       if (!element || element.text !== text) {
         const made = this.drawRow(index, row);
@@ -279,13 +306,14 @@ export class Table {
     } else this.grid.removeAttribute("aria-activedescendant");
     byId("no-episodes").hidden = this.matching > 0;
     if (isMissing) this.loadSoon();
+    this.stripsSoon();
     if (isNew) this.grid.removeAttribute("aria-busy");
   }
 
   drawRow(index, row) {
     const cells = this.shown.map((name, place) => {
       const isNumber = this.numeric.has(name);
-      const cell = h("div", { role: "gridcell", "aria-colindex": place + 1, class: isNumber ? "number" : "" });
+      const cell = h("div", { role: "gridcell", "aria-colindex": place + 1, class: name === "strip" ? name : isNumber ? "number" : "" });
       if (row) cell.append(...this.content(name, row));
       else cell.textContent = place === 0 ? "…" : "";
       return cell;
@@ -297,6 +325,12 @@ export class Table {
 
   content(name, row) {
     const value = row[name];
+    if (name === "strip") {
+      const store = this.stores[row.store];
+      if (!this.hasStrips(store)) return [];
+      const parts = { tag: store.tag, first_row: row.first_row, rows: row.steps + (row.first_row ? 0 : 1) };
+      return [h("img", { "data-src": `/strip/${row.store}/${row.id}.webp?${new URLSearchParams(parts)}`, alt: `Frames of episode ${row.id}, from the first to the last` })];
+    }
     if (name === "store") {
       return [chip(value), h("span", { class: "store-name" }, this.stores[value]?.name ?? `store ${value}`)];
     }

@@ -15,11 +15,13 @@ import numpy as np
 
 from ...curation.selection import EpisodeSelection, number_of
 from ...curation.selection_text import format_ids
-from ...pictures.encode import block_size, sprite
+from ...curation.stored_episode import StoredEpisode
+from ...pictures.encode import block_size, sprite, webp
 from ...rows.episode import End
 from ..curves import curve_names, curves, values_at
 from ..episode_table import EpisodeTable, end_word, shown
 from ..histograms import action_counts, histogram
+from ..render import film_strip
 from .clips import MOST_FRAMES, MOST_PIXELS, MOST_SCALE, ClipRequest
 from .export import ExportRequest, Exports
 from .query import (
@@ -38,6 +40,7 @@ _MOST_COUNT, _MOST_POINTS, _MOST_NAMES = 1_000, 4_096, 64
 _MOST_ROW = 10**15
 _ACTION_ROWS = 200_000
 _BINS = 32
+_STRIP_FRAMES, _STRIP_SIDE = 8, 96  # pixels of the longer side of a frame
 _SORTED_LENGTH = 256  # of texts, as in `EpisodeTable.order`
 _COLUMNS = {
     "id": "ids",
@@ -62,6 +65,7 @@ _NOTHING: Mapping[str, object] = {
     "metadata_keys": [],
     "sessions": [],
     "made_by": "",
+    "tag": "",
 }
 
 
@@ -227,11 +231,7 @@ class Answers:
         size = columns * rows
         with opened.reading():
             place = _place(opened, episode_id, words)
-            episode = opened.table.episode(place)
-            last = episode.first_row + episode.rows
-            stop = episode.first_row + words.whole("rows", episode.rows, 1, _MOST_ROW)
-            if words.text("tag") not in (None, opened.tag(place)) or stop > last:
-                raise Missing(f"episode {episode_id} has changed: open it again")
+            episode, stop = _shown_rows(opened, place, words, opened.tag(place))
             begin, end = max(block * size, episode.first_row), min((block + 1) * size, stop)
             if begin >= end:
                 raise Missing(f"episode {episode_id} has no rows in block {block}")
@@ -241,6 +241,18 @@ class Answers:
             missing = np.zeros((begin - block * size, *pixels.shape[1:]), np.uint8)
             pixels = np.concatenate([missing, pixels])
         return sprite(pixels)
+
+    def strip(self, number: int, episode_id: int, words: QueryParameters) -> bytes:
+        """Some frames of an episode, small and side by side, as one WebP image."""
+        opened = self._opened(number)
+        if not opened.images:
+            raise Missing(f"the episodes of store {number} have no images")
+        with opened.reading():
+            place = _place(opened, episode_id, words)
+            episode, stop = _shown_rows(opened, place, words, opened.tag())
+            rows = range(episode.first_row, stop)
+            strip = film_strip(episode, opened.images[0], rows, _STRIP_FRAMES, side=_STRIP_SIDE)
+        return webp(strip.pixels)
 
     def clip(self, number: int, episode_id: int, words: QueryParameters) -> ClipRequest:
         """The rows of a clip, checked, and few enough."""
@@ -332,6 +344,17 @@ def _place(opened: OpenStore, episode_id: int, words: QueryParameters) -> int:
         raise Missing(str(error.args[0])) from error
 
 
+def _shown_rows(
+    opened: OpenStore, place: int, words: QueryParameters, tag: str
+) -> tuple[StoredEpisode, int]:
+    """The episode that the page shows, and the row after its last; Missing if it is another one."""
+    episode = opened.table.episode(place)
+    stop = episode.first_row + words.whole("rows", episode.rows, 1, _MOST_ROW)
+    if words.text("tag") not in (None, tag) or stop > episode.first_row + episode.rows:
+        raise Missing(f"episode {episode.id} has changed: open it again")
+    return episode, stop
+
+
 def _store(store: ServedStore) -> dict[str, object]:
     """The facts about a store that the page shows."""
     facts: dict[str, object] = {
@@ -357,6 +380,7 @@ def _store(store: ServedStore) -> dict[str, object]:
             "returns_known": table.returns_known,
             "lost_chunks": opened.storage.lost_chunks,
             "metadata_keys": table.metadata_keys(_MOST_KEYS),
+            "tag": opened.tag(),
         }
 
 

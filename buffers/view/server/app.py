@@ -81,6 +81,7 @@ class App:
             "/api/values/{store}/{id}/{row}": self._values,
             "/api/ids": self._ids,
             "/frames/{store}/{id}/{field}/{block}.webp": self._sprite,
+            "/strip/{store}/{id}.webp": self._strip,
             "/clip/{store}/{id}.{kind}": self._clip,
             "/events": self._events,
             _EXPORTS: self._export,
@@ -184,6 +185,11 @@ class App:
         words = self._words(request, "tag", "rows", "first_row")
         numbers = _numbers(request, "store", "id", "field", "block")
         data = await self._read(self._answers.sprite, *numbers, words)
+        return Response(data, media_type="image/webp", headers={"cache-control": _FOR_EVER})
+
+    async def _strip(self, request: Request) -> Response:
+        words = self._words(request, "tag", "rows", "first_row")
+        data = await self._read(self._answers.strip, *_numbers(request, "store", "id"), words)
         return Response(data, media_type="image/webp", headers={"cache-control": _FOR_EVER})
 
     async def _clip(self, request: Request) -> Response:

@@ -86,10 +86,11 @@ class OpenStore:
                 self.storage.lose(damaged.position)
                 raise StoreCorrupt(f"{damaged}; these rows are left out from now on") from damaged
 
-    def tag(self, place: int) -> str:
-        """A name for the rows of an episode: other rows have another one."""
-        text = f"{self._nonce}/{self.storage.generation}/{self.table.ids[place]}"
-        text += f"/{self.table.first_rows[place]}"
+    def tag(self, place: int | None = None) -> str:
+        """A name for the rows of an episode, or of all: other rows have another one."""
+        text = f"{self._nonce}/{self.storage.generation}"
+        if place is not None:
+            text += f"/{self.table.ids[place]}/{self.table.first_rows[place]}"
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def is_growing(self, place: int) -> bool:

@@ -16,6 +16,7 @@ from stepwell.buffers.dropin.dreamer import ReplayBuffer as DreamerBuffer
 from stepwell.buffers.dropin.fishyrl import IndependentVectorizedBuffer
 from stepwell.buffers.dropin.frame_history import ReplayBuffer as FrameBuffer
 from stepwell.buffers.dropin.iris import IRISReplayBuffer
+from stepwell.buffers.view.summary import describe_env, describe_maker
 
 
 def _sb3(name: str, path: str, **more: Any) -> tuple[Any, Any]:
@@ -96,3 +97,25 @@ def test_a_folder_is_made_by_the_first_step_where_it_was_named(
         (buffer.replay if name == "sb3 rollout" else buffer).close()
     assert [path.name for path in tmp_path.glob("*/*")] == ["runs"]
     assert (tmp_path / "first" / "runs" / "a").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("dreamer", "torchwm ReplayBuffer"),
+        ("iris", "torchwm IRISReplayBuffer"),
+        ("fishyrl", "FishyRL IndependentVectorizedBuffer"),
+        ("frame_history", "frame-history ReplayBuffer"),
+        ("sb3", "SB3 ReplayBuffer"),
+        ("sb3 her", "SB3 HerReplayBuffer"),
+        ("sb3 rollout", "SB3 RolloutBuffer"),
+    ],
+)
+def test_a_store_says_which_buffer_wrote_it(tmp_path: Path, name: str, source: str) -> None:
+    buffer, step = MADE_WITH_A_PATH[name](str(tmp_path / "rows"))
+    step()
+    buffer.replay.close()
+    with SequenceReplayBuffer.open(tmp_path / "rows", read_only=True) as replay:
+        sessions = list(replay.sessions)
+    assert describe_env(sessions) == f"not known; rows of {source}"
+    assert describe_maker(sessions[-1]) == source

@@ -209,14 +209,14 @@ def test_invalid_transitions_are_refused_and_change_nothing(
 
 def test_a_replay_with_other_fields_or_facts_is_refused() -> None:
     replay = SequenceReplayBuffer(seed=0)
-    writer = TransitionWriter(replay, *FIELDS, facts={"kind": "a"})
+    writer = TransitionWriter(replay, *FIELDS, facts={"recipe": {"kind": "a"}})
     add(writer, [], 1, Transition(0, True, False, True))
     writer.flush(newest=True)
     other = Field("observation", "uint8", (4,), "raw")
     with pytest.raises(SpecMismatch, match=r"observation.*\(3,\).*\(4,\)"):
-        TransitionWriter(replay, other, FIELDS[1], facts={"kind": "a"})
+        TransitionWriter(replay, other, FIELDS[1], facts={"recipe": {"kind": "a"}})
     with pytest.raises(SpecMismatch, match=r"kind.*'a'.*'b'"):
-        TransitionWriter(replay, *FIELDS, facts={"kind": "b"})
+        TransitionWriter(replay, *FIELDS, facts={"recipe": {"kind": "b"}})
 
 
 @pytest.mark.parametrize("is_flushed", [False, True])

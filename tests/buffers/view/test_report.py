@@ -28,12 +28,14 @@ import stepwell as sw
 from stepwell.buffers import DiskStorage
 from stepwell.buffers.pictures.image_fields import image_fields
 from stepwell.buffers.pictures.markup import escape
+from stepwell.buffers.rows.episode import End
 from stepwell.buffers.view.report import (
     _short,  # the numbers of all curves go through it
     write_report,
 )
 from stepwell.buffers.view.summary import overview, summary_of
 from support import viewed_stores
+from support.served import Played, write_store
 from support.viewed_stores import HOSTILE, LongEnv
 from support.viewer import Store
 
@@ -374,6 +376,25 @@ def test_the_main_numbers_need_no_script(store: Store, tmp_path: Path) -> None:
     (curve,) = summary.all("svg")
     assert "6 whole episodes" in curve.words
     assert "main numbers" in page.all("noscript")[0].text
+
+
+def test_numbers_of_whole_episodes_alone_say_so(tmp_path: Path) -> None:
+    ended, cut = Played([0.0, 4.0]), Played([0.0, 9.0], End.NONE)
+    stores = {"all": [ended] * 2, "some": [ended, cut, ended], "one": [ended, cut]}
+    for name, played in stores.items():
+        write_store(tmp_path / name, played)
+    write_report([tmp_path / name for name in stores], tmp_path / "a.html")
+    (summary,) = read(tmp_path / "a.html").all("section", id="summary")
+    cells = {row.inside[0].words: row.inside[1:] for row in summary.all("tr")}
+    for kind in ("return", "length"):
+        every, some, one = (cell.words for cell in cells[kind])
+        assert "whole" not in every
+        assert some.endswith("of 2 whole episodes")
+        assert "one whole episode" in one
+        assert "±" not in one
+    curves = [part for part in summary.all("div", of="scroll") if part.all("svg")]
+    colours = [name for part in curves for name in part.attributes["class"].split()[1:]]
+    assert colours == ["store-0", "store-1"]  # as the stores have on the whole page
 
 
 def test_an_empty_store(tmp_path: Path) -> None:

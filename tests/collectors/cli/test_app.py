@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 
 import pytest
 
@@ -42,6 +43,16 @@ def test_the_table_has_the_first_sentence_of_each_command(name: str) -> None:
     if isinstance(command, dict):  # of commands: that without a name of its own
         command = command[""]
     assert (command.__doc__ or "").splitlines()[0] == sentence
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_has_no_line_that_a_terminal_of_80_columns_would_break(name: str) -> None:
+    module, function = COMMANDS[name][0].split(":")
+    found = getattr(importlib.import_module(f"stepwell.collectors.cli.{module}"), function)
+    for command in found.values() if isinstance(found, dict) else [found]:
+        _, *rest = (inspect.getdoc(command) or "").splitlines()  # the first one is set as a text
+        lines = [line.replace(r"\[", "[") for line in rest]
+        assert [line for line in lines if len(line) > 78] == []
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("starlette")
 
-from stepwell.buffers import Chunk, DiskStorage, SequenceReplayBuffer
+from stepwell.buffers import Chunk, DiskStorage, Field, SequenceReplayBuffer, Spec
 from stepwell.buffers.curation.selection_text import parse_selection
 from stepwell.buffers.curation.stored_episode import StoredEpisode, stored_episodes
 from stepwell.buffers.rows.episode import End
@@ -283,6 +283,9 @@ def test_frames_of_an_episode_without_its_beginning(tmp_path: Path) -> None:
         facts = viewer.get("/api/episodes/0/0")
         assert (facts["first_row"], facts["starts_late"]) == (70, True)
         assert viewer.ask("/frames/0/0/0/0.webp").status == 404
+        strip = strip_of(viewer, "/strip/0/0.webp?rows=130")
+        assert np.array_equal(strip[:, :24], rows["observation"][70])
+        assert np.array_equal(strip[:, -24:], rows["observation"][199])
         assert viewer.ask("/api/values/0/0/69").status == 404
         assert viewer.get("/api/values/0/0/70")["reward"] == 0.0
 
@@ -299,6 +302,67 @@ def test_frames_of_other_rows_are_never_shown_as_these(viewer: Viewer) -> None:
         for episode in (0, 1)
     }
     assert len(tags) == 6
+
+
+def strip_of(viewer: Viewer, target: str) -> np.ndarray:
+    reply = viewer.ask(target)
+    assert (reply.status, reply.header("content-type")) == (200, "image/webp")
+    assert "immutable" in (reply.header("cache-control") or "")
+    found = cv2.imdecode(np.frombuffer(reply.body, np.uint8), cv2.IMREAD_UNCHANGED)
+    assert found is not None
+    return np.asarray(found[..., 0] if found.ndim == 3 else found)
+
+
+def test_a_strip_has_frames_from_the_first_row_to_the_last(
+    viewer: Viewer, stored: list[list[StoredEpisode]]
+) -> None:
+    tag = viewer.get("/api/stores")["stores"][1]["tag"]
+    for episode in stored[1]:
+        frames = next(episode.chunks(1 << 20)).fields["observation"]
+        for rows in {episode.rows, 1 + episode.rows // 2}:
+            words = urlencode({"tag": tag, "first_row": 0, "rows": rows})
+            found = strip_of(viewer, f"/strip/1/{episode.id}.webp?{words}")
+            count = min(8, rows)
+            shown = [round(place * (rows - 1) / max(1, count - 1)) for place in range(count)]
+            assert found.shape == (16, 26 * count - 2)
+            for place, row in enumerate(shown):
+                assert np.array_equal(found[:, 26 * place : 26 * place + 24], frames[row])
+
+
+def test_frames_of_a_strip_are_made_small(tmp_path: Path) -> None:
+    fields = (Field("observation", "uint8", (96, 192), "raw"), *SPEC.fields[1:3])
+    spec = Spec(fields, observation="observation", action="action")
+    frames = np.zeros((5, 96, 192), np.uint8)
+    frames[:, ::2], frames[3, :, :96] = 100, 250
+    rows = {**rows_of(0, [0.0] * 5), "observation": frames}
+    del rows["extra/value"]
+    with DiskStorage.create(tmp_path / "large", spec, files=NoSyncFiles()) as storage:
+        storage.add([Chunk(0, 0, 0, End.TERMINATED, rows)])
+    with Viewer(tmp_path / "large") as viewer:
+        found = strip_of(viewer, "/strip/0/0.webp")
+        assert found.shape == (48, 98 * 5 - 2)  # half of each side
+        assert (found[:, 98 * 2 : 98 * 2 + 96] == 50).all()
+        assert (found[:, 98 * 3 : 98 * 3 + 48] == 250).all()
+
+
+def test_a_strip_of_other_rows_is_refused(viewer: Viewer, tmp_path: Path) -> None:
+    tags = [store["tag"] for store in viewer.get("/api/stores")["stores"]]
+    assert len({*tags}) == 3
+    rows = viewer.get("/api/episodes/0/0")["rows"]
+    assert viewer.ask(f"/strip/0/0.webp?tag={tags[1]}").status == 404
+    assert viewer.ask(f"/strip/0/0.webp?rows={rows + 1}").status == 404
+    assert viewer.ask("/strip/0/0.webp?rows=0").status == 400
+    assert viewer.ask("/strip/0/0.webp?frames=9").status == 400
+    for place in ("0/99", "9/0", "0/-1", "0/1e9", f"0/{10**30}"):
+        assert viewer.ask(f"/strip/{place}.webp").status == 404
+    fields = (Field("observation", "float32", (3,), "raw"), *SPEC.fields[1:3])
+    spec = Spec(fields, observation="observation", action="action")
+    numbers = {**rows_of(0, [0.0] * 9), "observation": np.zeros((9, 3), np.float32)}
+    del numbers["extra/value"]
+    with DiskStorage.create(tmp_path / "numbers", spec, files=NoSyncFiles()) as storage:
+        storage.add([Chunk(0, 0, 0, End.TERMINATED, numbers)])
+    with Viewer(tmp_path / "numbers") as without_images:
+        assert without_images.ask("/strip/0/0.webp").status == 404
 
 
 @pytest.mark.parametrize("kind", ["webp", "gif", "png"])

@@ -246,6 +246,7 @@ PATHS = [
     "/api/episodes/0/../../stores",
     "/../../../etc/passwd",
     "/frames/0/0/0/..%2f..%2fsecret.webp",
+    "/strip/0/..%2f..%2fsecret.webp",
     "/clip/0/..%2f..%2fsecret.webp",
     "/clip/0/0.exe",
     "http://evil.example/",
@@ -284,6 +285,7 @@ def test_a_number_in_a_path_is_a_small_whole_number(viewer: Viewer, number: str)
         f"/api/values/0/0/{number}",
         f"/frames/0/0/{number}/0.webp",
         f"/frames/0/0/0/{number}.webp",
+        f"/strip/0/{number}.webp",
         f"/clip/0/{number}.webp",
     ):
         assert viewer.ask(path).status in (404, 414), path
@@ -347,6 +349,7 @@ EVERY = [
     "/api/ids",
     "/api/exports",
     "/frames/0/0/0/0.webp",
+    "/strip/0/0.webp",
     "/clip/0/0.webp",
     "/api/episodes?count=x",
 ]
@@ -402,7 +405,7 @@ HEADERS = st.lists(
 PIECES = st.sampled_from(
     [
         *("api", "episodes", "stores", "curves", "values", "histograms", "ids", "exports"),
-        *("frames", "clip", "page", "0", "1", "-1", "..", "%2e%2e", "0.webp", "0.gif"),
+        *("frames", "strip", "clip", "page", "0", "1", "-1", "..", "%2e%2e", "0.webp", "0.gif"),
         *("index.html", "\u0661"),
     ]
 )
