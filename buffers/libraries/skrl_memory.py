@@ -1,0 +1,184 @@
+"""skrl: a replay in place of the memory of its off-policy agents."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NoReturn
+
+import numpy as np
+from gymnasium import spaces
+
+from ..base.errors import not_copied
+from ..base.optional_libraries import load_library
+from ..replay.replay import SequenceReplayBuffer
+from ..sampling.requests import Transitions
+from ..sampling.tensors import load_torch
+from ..spec.space_json import recorded_spaces
+
+_NAME: Final = "as_skrl_memory"
+_FIELDS: Final = ("observation", "action", "reward")
+
+
+def as_skrl_memory(replay: SequenceReplayBuffer, *, device: object = None) -> SkrlMemory:
+    """Give a replay the methods of a ``skrl.memories.torch.Memory``, for DQN, DDQN, SAC, TD3, DDPG.
+
+    Nothing is copied beforehand: each ``memory.sample`` of an agent is a draw from the replay, in
+    which the next observation is the true one, and ``terminated`` marks terminations alone.
+
+    Args:
+        replay: A replay that recorded the spaces of its env; a Collector may go on writing into it.
+        device: Torch device of the tensors, the agent's; None leaves them on the CPU.
+
+    Returns:
+        The ``memory`` of an agent, with ``observation_space`` and ``action_space`` of the replay.
+        It takes no samples: train by ``agent.update(timestep=0, timesteps=0)``.
+
+    Raises:
+        ImportError: skrl or PyTorch is not installed, or skrl is older than 2.
+        ValueError: The replay has no spaces, or its actions are not counted from 0.
+
+    Example:
+        >>> import stepwell as sw
+        >>> import torch
+        >>> memory = as_skrl_memory(sw.load_dataset("cartpole/random", seed=0))
+        >>> memory.create_tensor("actions", size=memory.action_space, dtype=torch.int64)
+        True
+        >>> (observations, actions), = memory.sample(["observations", "actions"], batch_size=32)
+        >>> observations.shape, actions.shape, len(memory)
+        (torch.Size([32, 4]), torch.Size([32, 1]), 10003)
+    """
+    return SkrlMemory(replay, device)
+
+
+class SkrlMemory:
+    """A replay with the methods of skrl's memories; made by `as_skrl_memory`.
+
+    Args:
+        replay: The replay to draw from.
+        device: Torch device of the tensors.
+    """
+
+    def __init__(self, replay: SequenceReplayBuffer, device: object) -> None:
+        self._torch: Any = load_torch(_NAME)
+        self._skrl: Any = load_library(
+            "skrl.utils.spaces.torch", _NAME, install="'stepwell[skrl]'", at_least="2"
+        )
+        self.replay, self.device = replay, self._torch.device(device or "cpu")
+        self.observation_space, self.action_space = recorded_spaces(replay.sessions, _NAME)
+        if np.any(getattr(self.action_space, "start", 0)):
+            raise ValueError(
+                f"{_NAME}: expected actions that are counted from 0, as skrl's agents choose them, "
+                f"got {self.action_space}; wrap the env so that they are"
+            )
+        self._spaces: dict[str, Any] = {
+            "observations": self.observation_space,
+            "next_observations": self.observation_space,
+            "actions": self.action_space,
+            **dict.fromkeys(("rewards", "terminated", "truncated"), 1),
+        }
+        self._dtypes: dict[str, Any] = {}
+
+    def __len__(self) -> int:
+        """Transitions that can be drawn now."""
+        return self.replay.count(Transitions(1))
+
+    def __reduce__(self) -> NoReturn:
+        not_copied(
+            "a replay in skrl's place",
+            "make one of the replay that was opened there, as_skrl_memory(replay)",
+        )
+
+    def create_tensor(
+        self, name: str, *, size: Any, dtype: Any = None, keep_dimensions: bool = False
+    ) -> bool:
+        """Note the dtype that an agent wants; its ``init`` calls this.
+
+        Args:
+            name: ``observations``, ``next_observations``, ``actions``, ``rewards``, ``terminated``
+                or ``truncated``.
+            size: The agent's space, or 1; None, of states that the agent does not have, is ignored.
+            dtype: Torch dtype of the batches; None: float32.
+            keep_dimensions: False; skrl's agents leave it so.
+
+        Returns:
+            True if the agent will get such a tensor.
+
+        Raises:
+            ValueError: A replay has no such column, or the space is another one than the replay's.
+        """
+        if size is None:
+            return False
+        wanted = self._spaces.get(name)
+        if wanted is None or keep_dimensions:
+            raise ValueError(
+                f"{_NAME}: expected an agent that learns from {', '.join(self._spaces)}, such as "
+                f"DQN or SAC, got one that asks for {name}; give it a memory of skrl"
+            )
+        if not _are_alike(size, wanted):
+            raise ValueError(
+                f"{name}: expected the space of the replay, {wanted}, got {size}; make the agent "
+                f"with memory.observation_space and memory.action_space"
+            )
+        self._dtypes[name] = dtype
+        return True
+
+    def sample(
+        self, names: list[str], *, batch_size: int, mini_batches: int = 1, sequence_length: int = 1
+    ) -> list[list[Any]]:
+        """Draw transitions uniformly.
+
+        Args:
+            names: Those of `create_tensor`; others, such as ``states``, are None.
+            batch_size: Number of transitions, B.
+            mini_batches: 1.
+            sequence_length: 1.
+
+        Returns:
+            One list of tensors, in the order of ``names``: spaces flat as skrl flattens them
+            [B, D], the others [B, 1].
+
+        Raises:
+            NotEnoughData: There is no transition yet.
+            ValueError: Several minibatches, or sequences, are asked for.
+        """
+        if mini_batches != 1 or sequence_length != 1:
+            raise ValueError(
+                f"{_NAME}: expected mini_batches=1 and sequence_length=1, got {mini_batches} and "
+                f"{sequence_length}; train an agent without a recurrent state"
+            )
+        batch = self.replay.sample(Transitions(batch_size, fields=_FIELDS))
+        columns = {
+            "observations": batch.observation,
+            "next_observations": batch.next_observation,
+            "actions": batch.action,
+            "rewards": batch.reward,
+            "terminated": batch.terminated,
+            "truncated": batch.truncated,
+        }
+        return [[self._tensor(name, columns[name]) if name in columns else None for name in names]]
+
+    def add_samples(self, **tensors: Any) -> NoReturn:
+        """Reject samples: a Collector writes the rows.
+
+        Raises:
+            TypeError: Always.
+        """
+        raise TypeError(
+            f"{_NAME}: expected an agent that learns by agent.update(timestep=0, timesteps=0), got "
+            f"samples of a trainer; let a Collector write them into the replay"
+        )
+
+    def _tensor(self, name: str, rows: Any) -> Any:
+        """A column [B, D] in the dtype that the agent asked for."""
+        space = self._spaces[name]
+        if space == 1:
+            found = self._torch.as_tensor(rows, device=self.device)[:, None]
+        else:
+            whole = self._skrl.tensorize_space(space, rows, device=self.device)
+            found = self._skrl.flatten_tensorized_space(whole)
+        return found.to(self._dtypes.get(name) or self._torch.float32)
+
+
+def _are_alike(given: Any, wanted: Any) -> bool:
+    """Spaces that are equal, or Boxes of one shape, whose bounds an agent does not see."""
+    boxes = isinstance(given, spaces.Box) and isinstance(wanted, spaces.Box)
+    return given.shape == wanted.shape if boxes else bool(given == wanted)
