@@ -32,7 +32,7 @@ GUIDES = [
         "playing",
     ),
     *("atari", "nes", "sequences", "sampling", "loading", "stores", "viewing", "provenance"),
-    "datasets",
+    *("datasets", "train-from-a-data-set"),
     *("feeding", "migrate", "device-envs"),
     *(f"feeding/{path.stem}" for path in sorted((DOCS / "feeding").glob("*.md"))),
 ]

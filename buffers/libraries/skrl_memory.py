@@ -26,14 +26,14 @@ def as_skrl_memory(replay: SequenceReplayBuffer, *, device: object = None) -> Sk
 
     Args:
         replay: A replay that recorded the spaces of its env; a Collector may go on writing into it.
-        device: Torch device of the tensors, the agent's; None leaves them on the CPU.
+        device: Torch device of the tensors; None: the one that skrl's agents take by default.
 
     Returns:
         The ``memory`` of an agent, with ``observation_space`` and ``action_space`` of the replay.
         It takes no samples: train by ``agent.update(timestep=0, timesteps=0)``.
 
     Raises:
-        ImportError: skrl or PyTorch is not installed, or skrl is older than 2.
+        ImportError: skrl or PyTorch is not installed, or skrl is older than 2.1.
         ValueError: The replay has no spaces, or its actions are not counted from 0.
 
     Example:
@@ -50,19 +50,13 @@ def as_skrl_memory(replay: SequenceReplayBuffer, *, device: object = None) -> Sk
 
 
 class SkrlMemory:
-    """A replay with the methods of skrl's memories; made by `as_skrl_memory`.
-
-    Args:
-        replay: The replay to draw from.
-        device: Torch device of the tensors.
-    """
+    """A replay with the methods of skrl's memories; made by `as_skrl_memory`."""
 
     def __init__(self, replay: SequenceReplayBuffer, device: object) -> None:
+        skrl = load_library("skrl", _NAME, install="'stepwell[skrl]'", at_least="2.1")
         self._torch: Any = load_torch(_NAME)
-        self._skrl: Any = load_library(
-            "skrl.utils.spaces.torch", _NAME, install="'stepwell[skrl]'", at_least="2"
-        )
-        self.replay, self.device = replay, self._torch.device(device or "cpu")
+        self._spaces_of_skrl: Any = load_library("skrl.utils.spaces.torch", _NAME, install="skrl")
+        self.replay, self.device = replay, skrl.config.torch.parse_device(device)
         self.observation_space, self.action_space = recorded_spaces(replay.sessions, _NAME)
         if np.any(getattr(self.action_space, "start", 0)):
             raise ValueError(
@@ -90,17 +84,9 @@ class SkrlMemory:
     def create_tensor(
         self, name: str, *, size: Any, dtype: Any = None, keep_dimensions: bool = False
     ) -> bool:
-        """Note the dtype that an agent wants; its ``init`` calls this.
+        """Note the dtype that an agent wants of a column; its ``init`` calls this.
 
-        Args:
-            name: ``observations``, ``next_observations``, ``actions``, ``rewards``, ``terminated``
-                or ``truncated``.
-            size: The agent's space, or 1; None, of states that the agent does not have, is ignored.
-            dtype: Torch dtype of the batches; None: float32.
-            keep_dimensions: False; skrl's agents leave it so.
-
-        Returns:
-            True if the agent will get such a tensor.
+        ``size`` is a space or 1; None, of a column that the agent does not use, gives False.
 
         Raises:
             ValueError: A replay has no such column, or the space is another one than the replay's.
@@ -124,17 +110,13 @@ class SkrlMemory:
     def sample(
         self, names: list[str], *, batch_size: int, mini_batches: int = 1, sequence_length: int = 1
     ) -> list[list[Any]]:
-        """Draw transitions uniformly.
-
-        Args:
-            names: Those of `create_tensor`; others, such as ``states``, are None.
-            batch_size: Number of transitions, B.
-            mini_batches: 1.
-            sequence_length: 1.
+        """Draw ``batch_size`` transitions uniformly, B.
 
         Returns:
-            One list of tensors, in the order of ``names``: spaces flat as skrl flattens them
-            [B, D], the others [B, 1].
+            One list of tensors in the order of ``names``: observations and actions [B, D], flat as
+            skrl flattens their spaces, ``rewards``, ``terminated`` and ``truncated`` [B, 1]; None
+            for other names, such as ``states``. Those without a dtype of `create_tensor` are
+            float32.
 
         Raises:
             NotEnoughData: There is no transition yet.
@@ -157,11 +139,7 @@ class SkrlMemory:
         return [[self._tensor(name, columns[name]) if name in columns else None for name in names]]
 
     def add_samples(self, **tensors: Any) -> NoReturn:
-        """Reject samples: a Collector writes the rows.
-
-        Raises:
-            TypeError: Always.
-        """
+        """Raise TypeError: a Collector writes the rows."""
         raise TypeError(
             f"{_NAME}: expected an agent that learns by agent.update(timestep=0, timesteps=0), got "
             f"samples of a trainer; let a Collector write them into the replay"
@@ -173,8 +151,8 @@ class SkrlMemory:
         if space == 1:
             found = self._torch.as_tensor(rows, device=self.device)[:, None]
         else:
-            whole = self._skrl.tensorize_space(space, rows, device=self.device)
-            found = self._skrl.flatten_tensorized_space(whole)
+            whole = self._spaces_of_skrl.tensorize_space(space, rows, device=self.device)
+            found = self._spaces_of_skrl.flatten_tensorized_space(whole)
         return found.to(self._dtypes.get(name) or self._torch.float32)
 
 
