@@ -1545,7 +1545,7 @@ BUGS: tuple[Bug, ...] = (
         ),
     ),
     Bug(
-        "skrl: the agent's next observations are those that it acted on",
+        "skrl: next observations are those acted on",
         "buffers/libraries/skrl_memory.py",
         '"next_observations": batch.next_observation,',
         '"next_observations": batch.observation,',

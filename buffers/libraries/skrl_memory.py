@@ -11,7 +11,7 @@ from ..base.errors import not_copied
 from ..base.optional_libraries import load_library
 from ..replay.replay import SequenceReplayBuffer
 from ..sampling.requests import Transitions
-from ..sampling.tensors import load_torch
+from ..sampling.tensors import ToTensors, load_torch
 from ..spec.space_json import recorded_spaces
 
 _NAME: Final = "as_skrl_memory"
@@ -19,22 +19,23 @@ _FIELDS: Final = ("observation", "action", "reward")
 
 
 def as_skrl_memory(replay: SequenceReplayBuffer, *, device: object = None) -> SkrlMemory:
-    """Give a replay the methods of a ``skrl.memories.torch.Memory``, for DQN, DDQN, SAC, TD3, DDPG.
+    """Give a replay the methods of skrl's memories, for its DQN, DDQN, DDPG, TD3 and SAC.
 
-    Nothing is copied beforehand: each ``memory.sample`` of an agent is a draw from the replay, in
-    which the next observation is the true one, and ``terminated`` marks terminations alone.
+    Each ``memory.sample`` of an agent is a draw from the replay. The next observation is the true
+    one, and ``terminated`` marks terminations alone.
 
     Args:
         replay: A replay that recorded the spaces of its env; a Collector may go on writing into it.
         device: Torch device of the tensors; None: the one that skrl's agents take by default.
 
     Returns:
-        The ``memory`` of an agent, with ``observation_space`` and ``action_space`` of the replay.
-        It takes no samples: train by ``agent.update(timestep=0, timesteps=0)``.
+        An agent's ``memory``, with ``observation_space`` and ``action_space`` of the replay. It
+        takes no samples: ``agent.update(timestep=0, timesteps=0)`` learns, not a trainer.
 
     Raises:
         ImportError: skrl or PyTorch is not installed, or skrl is older than 2.1.
-        ValueError: The replay has no spaces, or its actions are not counted from 0.
+        ValueError: The replay has no spaces, its actions are not counted from 0, or there is no
+            such device.
 
     Example:
         >>> import stepwell as sw
@@ -56,8 +57,10 @@ class SkrlMemory:
         skrl = load_library("skrl", _NAME, install="'stepwell[skrl]'", at_least="2.1")
         self._torch: Any = load_torch(_NAME)
         self._spaces_of_skrl: Any = load_library("skrl.utils.spaces.torch", _NAME, install="skrl")
+        if device is not None:
+            ToTensors(device)  # raises where there is none: skrl would take another one
         self.replay, self.device = replay, skrl.config.torch.parse_device(device)
-        self.observation_space, self.action_space = recorded_spaces(replay.sessions, _NAME)
+        self.observation_space, self.action_space = recorded_spaces(replay, _NAME)
         if np.any(getattr(self.action_space, "start", 0)):
             raise ValueError(
                 f"{_NAME}: expected actions that are counted from 0, as skrl's agents choose them, "
@@ -67,7 +70,7 @@ class SkrlMemory:
             "observations": self.observation_space,
             "next_observations": self.observation_space,
             "actions": self.action_space,
-            **dict.fromkeys(("rewards", "terminated", "truncated"), 1),
+            **dict.fromkeys(("rewards", "terminated", "truncated"), 1),  # numbers
         }
         self._dtypes: dict[str, Any] = {}
 
@@ -76,10 +79,7 @@ class SkrlMemory:
         return self.replay.count(Transitions(1))
 
     def __reduce__(self) -> NoReturn:
-        not_copied(
-            "a replay in skrl's place",
-            "make one of the replay that was opened there, as_skrl_memory(replay)",
-        )
+        not_copied("a replay in skrl's place", "make one there, as_skrl_memory(replay)")
 
     def create_tensor(
         self, name: str, *, size: Any, dtype: Any = None, keep_dimensions: bool = False
@@ -99,7 +99,8 @@ class SkrlMemory:
                 f"{_NAME}: expected an agent that learns from {', '.join(self._spaces)}, such as "
                 f"DQN or SAC, got one that asks for {name}; give it a memory of skrl"
             )
-        if not _are_alike(size, wanted):
+        boxes = isinstance(size, spaces.Box) and isinstance(wanted, spaces.Box)
+        if size.shape != wanted.shape if boxes else size != wanted:  # agents see no bounds
             raise ValueError(
                 f"{name}: expected the space of the replay, {wanted}, got {size}; make the agent "
                 f"with memory.observation_space and memory.action_space"
@@ -154,9 +155,3 @@ class SkrlMemory:
             whole = self._spaces_of_skrl.tensorize_space(space, rows, device=self.device)
             found = self._spaces_of_skrl.flatten_tensorized_space(whole)
         return found.to(self._dtypes.get(name) or self._torch.float32)
-
-
-def _are_alike(given: Any, wanted: Any) -> bool:
-    """Spaces that are equal, or Boxes of one shape, whose bounds an agent does not see."""
-    boxes = isinstance(given, spaces.Box) and isinstance(wanted, spaces.Box)
-    return given.shape == wanted.shape if boxes else bool(given == wanted)

@@ -147,10 +147,14 @@ def space_of(
     return found
 
 
-def recorded_spaces(
-    sessions: Sequence[Mapping[str, Any]], wanted_for: str
-) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
-    """The spaces of observation and action as the newest session recorded them."""
+def recorded_spaces(replay: Any, wanted_for: str) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
+    """The spaces of observation and action as a replay's newest session recorded them."""
+    sessions = getattr(replay, "sessions", None)
+    if sessions is None:
+        raise TypeError(
+            f"{wanted_for}: expected a replay, got a {type(replay).__name__}; give what "
+            f"sw.load_dataset or SequenceReplayBuffer.open returns"
+        )
     if not any(isinstance(one.get("spaces"), Mapping) for one in sessions):
         raise ValueError(
             f"{wanted_for}: expected a replay that has the spaces of its env, got one without; "

@@ -258,15 +258,11 @@ def _kind(value: object) -> str:
 def sb3_env(replay: SequenceReplayBuffer) -> gym.Env[Any, Any]:
     """An env with the spaces of a replay, for a model that learns from the replay alone.
 
-    SB3 makes its networks after an env's spaces, and ``model.train`` never steps it. Nothing is
-    imported: any library that only asks an env for its spaces may have it.
+    SB3 makes its networks after an env's spaces, and ``model.train`` never steps it: ``reset`` and
+    ``step`` raise RuntimeError. Other libraries may have it too: SB3 is not imported.
 
     Args:
-        replay: A replay whose sessions recorded the spaces: of a `Collector`, of `record`, of a
-            data set of the catalogue. The newest session counts.
-
-    Returns:
-        An env that is not played: ``reset`` and ``step`` raise RuntimeError.
+        replay: A replay whose newest session with spaces counts.
 
     Raises:
         ValueError: The replay has no spaces, as rows that were added without an env.
@@ -279,11 +275,10 @@ def sb3_env(replay: SequenceReplayBuffer) -> gym.Env[Any, Any]:
         >>> model.replay_buffer = sw.bridges.as_sb3_replay(replay, model)
         >>> count_sb3_steps(model, 100, total_steps=100)
         >>> model.train(gradient_steps=100, batch_size=64)
-        >>> policy = sw.bridges.sb3_policy(model, deterministic=True)
-        >>> len(sw.evaluate("CartPole-v1", policy, episodes=2).returns)
-        2
+        >>> model.action_space, model._n_updates
+        (Discrete(2), 100)
     """
-    return _OnlySpaces(*recorded_spaces(replay.sessions, "sb3_env"))
+    return _OnlySpaces(*recorded_spaces(replay, "sb3_env"))
 
 
 class _OnlySpaces(gym.Env[Any, Any]):

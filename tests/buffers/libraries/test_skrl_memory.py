@@ -187,5 +187,7 @@ def test_what_it_cannot_serve_is_refused() -> None:
         memory.add_samples(rewards=torch.zeros(1, 1))
     with pytest.raises(ValueError, match=r"as_skrl_memory.*from 0.*start=3"):
         sw.bridges.as_skrl_memory(stored(action=spaces.Discrete(50, start=3)))
+    with pytest.raises(ValueError, match=r"device.*'banana'"):
+        sw.bridges.as_skrl_memory(stored(), device="banana")
     with pytest.raises(ValueError, match=r"as_skrl_memory.*spaces.*without"):
         sw.bridges.as_skrl_memory(sw.SequenceReplayBuffer())

@@ -25,6 +25,7 @@ CALLS = {
     "as_sb3_replay": f"from {LIBRARIES}.sb3.replay import as_sb3_replay as f; f(None, None)",
     "to_sb3_rollout": f"from {LIBRARIES}.sb3.rollout import to_sb3_rollout as f; f(None, None)",
     "to_cleanrl": f"from {LIBRARIES}.cleanrl import to_cleanrl as f; f(None, None)",
+    "as_skrl_memory": f"from {LIBRARIES}.skrl_memory import as_skrl_memory as f; f(None)",
 }
 WITHOUT = """
 import sys
@@ -32,7 +33,7 @@ import sys
 class Missing:
     def find_spec(self, name, path=None, target=None):
         top = name.partition(".")[0]
-        if top in ("stable_baselines3", "torch"):
+        if top in ("skrl", "stable_baselines3", "torch"):
             raise ModuleNotFoundError(f"No module named {top!r}", name=top)
 
 sys.meta_path.insert(0, Missing())
@@ -48,7 +49,8 @@ except ImportError as error:
 def test_a_missing_library_is_named_with_the_command_that_installs_it(name: str) -> None:
     call = CALLS[name].replace("; ", "\n    ")
     run = run_python("-c", WITHOUT.replace("CALL", call))
-    library, extra = ("PyTorch", "torch") if name == "to_cleanrl" else ("stable_baselines3", "sb3")
+    others = {"to_cleanrl": ("PyTorch", "torch"), "as_skrl_memory": ("skrl", "skrl")}
+    library, extra = others.get(name, ("stable_baselines3", "sb3"))
     assert re.search(rf"^{name} .*{library}.*pip install 'stepwell\[{extra}\]'$", run.stdout)
 
 
@@ -111,6 +113,9 @@ def test_a_replay_without_spaces_makes_no_env() -> None:
     for replay in (sw.SequenceReplayBuffer(), tagged_store(VECTOR)):
         with pytest.raises(ValueError, match=r"sb3_env.*spaces.*without"):
             sb3_env(replay)
+    name: Any = "cartpole/random"
+    with pytest.raises(TypeError, match=r"sb3_env.*replay.*\bstr\b.*load_dataset"):
+        sb3_env(name)
 
 
 def test_a_model_of_that_env_learns_from_the_replay_and_steps_nothing() -> None:
