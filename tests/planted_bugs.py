@@ -1610,6 +1610,24 @@ BUGS: tuple[Bug, ...] = (
         ),
     ),
     Bug(
+        "skrl: next observations are those acted on",
+        "buffers/libraries/skrl_memory.py",
+        '"next_observations": batch.next_observation,',
+        '"next_observations": batch.observation,',
+        (
+            "tests/buffers/libraries/test_skrl_memory.py::test_a_batch_has_the_steps_as_skrl_flattens_them",
+        ),
+    ),
+    Bug(
+        "SB3: an env of spaces alone can be reset",
+        "buffers/libraries/sb3/models.py",
+        'self._refuse("reset")',
+        "return self.observation_space.sample(), {}",
+        (
+            "tests/buffers/libraries/sb3/test_models.py::test_an_env_of_a_replay_has_its_spaces_and_plays_nothing",
+        ),
+    ),
+    Bug(
         "TorchRL: a slice has the error of its last row",
         "buffers/libraries/torchrl/replay.py",
         "np.maximum.at(largest, places, values)",

@@ -21,6 +21,7 @@ NEEDS = {
     "stepwell.collectors.distributed.ray_engine": "ray",
     "stepwell.wrappers.envpool": "envpool",
     f"{LIBRARIES}cleanrl": "torch",
+    f"{LIBRARIES}skrl_memory": "skrl",
     f"{LIBRARIES}torch_policies": "torch",
     "stepwell.wrappers.torch_envs": "torch",
     **dict.fromkeys(

@@ -42,7 +42,7 @@ GUIDES = [
         "viewing",
         "provenance",
     ),
-    "datasets",
+    *("datasets", "train-from-a-data-set"),
     *("feeding", "migrate", "device-envs"),
     *(f"feeding/{path.stem}" for path in sorted((DOCS / "feeding").glob("*.md"))),
 ]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from support import documents
 from support.libraries.d3rlpy_python import python_with_d3rlpy, run
 from support.needed import skip_without
 from support.programs import run_python
@@ -77,3 +78,15 @@ def test_cql_doubles_the_return_of_a_medium_policy(
     behaviour, after, random = map(float, re.findall(r"mean return (-?[\d.]+)", exported + learned))
     assert random < 40 < behaviour
     assert after >= 2 * behaviour
+
+
+def test_imitation_clones_the_expert_of_a_data_set(tmp_path: Path) -> None:
+    """The block of the guide that is not run with the others, as imitation has old pins."""
+    skip_without(["imitation", "stable_baselines3"])
+    found = documents.blocks((CHECKOUT / "docs/train-from-a-data-set.md").read_text("utf-8"))
+    tools, *_ = found
+    (block,) = (one for one in found if "imitation.algorithms.bc" in "".join(one.lines))
+    program = tmp_path / "program.py"
+    program.write_text("\n".join([*tools.lines, *block.lines]), encoding="utf-8")
+    text = run_python(program, warnings="default", env={"TMPDIR": str(tmp_path)}).stdout
+    assert re.search(r"^imitation [45]\d\d\.\d", text, flags=re.MULTILINE), text

@@ -43,6 +43,7 @@ LIVE: dict[str, tuple[str, ...]] = {
     "buffers.dropin.fishyrl.IndependentVectorizedBuffer": ("path",),
     "buffers.dropin.memmap.ReplayBuffer": ("from_folder", "torch"),
     "buffers.libraries.sheeprl_replay.SheeprlReplay": ("as_sheeprl_replay", "torch"),
+    "buffers.libraries.skrl_memory.SkrlMemory": ("as_skrl_memory", "skrl"),
     "buffers.libraries.tianshou.replay.TianshouReplay": ("as_tianshou_replay", "tianshou"),
     "buffers.libraries.torchrl.replay.TorchRLReplay": ("as_torchrl_replay", "torchrl"),
 }

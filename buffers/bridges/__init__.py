@@ -15,11 +15,12 @@ if TYPE_CHECKING:  # loaded on first use
     from ..libraries.cleanrl import CleanRLStorage, to_cleanrl
     from ..libraries.d3rlpy_episodes import from_d3rlpy, to_d3rlpy
     from ..libraries.jax_learners import jax_policy, to_jax
-    from ..libraries.sb3.models import count_sb3_steps
+    from ..libraries.sb3.models import count_sb3_steps, sb3_env
     from ..libraries.sb3.policy import sb3_policy
     from ..libraries.sb3.replay import as_sb3_replay
     from ..libraries.sb3.rollout import to_sb3_rollout
     from ..libraries.sheeprl_replay import as_sheeprl_replay
+    from ..libraries.skrl_memory import as_skrl_memory
     from ..libraries.tianshou.batches import to_tianshou_batch, to_tianshou_buffer
     from ..libraries.tianshou.from_tianshou import from_tianshou
     from ..libraries.tianshou.replay import as_tianshou_replay
@@ -34,6 +35,7 @@ __all__ = [
     "ImportReport",
     "as_sb3_replay",
     "as_sheeprl_replay",
+    "as_skrl_memory",
     "as_tianshou_replay",
     "as_torchrl_replay",
     "count_sb3_steps",
@@ -45,6 +47,7 @@ __all__ = [
     "import_episodes",
     "jax_policy",
     "rlds_episodes",
+    "sb3_env",
     "sb3_policy",
     "to_cleanrl",
     "to_d3rlpy",
@@ -68,11 +71,12 @@ if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
             ".exchange.formats.format": ["format_names"],
             ".libraries.jax_learners": ["jax_policy", "to_jax"],
             ".exchange.formats.rlds": ["rlds_episodes"],
-            ".libraries.sb3.models": ["count_sb3_steps"],
+            ".libraries.sb3.models": ["count_sb3_steps", "sb3_env"],
             ".libraries.sb3.policy": ["sb3_policy"],
             ".libraries.sb3.replay": ["as_sb3_replay"],
             ".libraries.sb3.rollout": ["to_sb3_rollout"],
             ".libraries.sheeprl_replay": ["as_sheeprl_replay"],
+            ".libraries.skrl_memory": ["as_skrl_memory"],
             ".libraries.torchrl.batches": ["to_tensordict"],
             ".libraries.torchrl.from_torchrl": ["from_tensordict"],
             ".libraries.torchrl.replay": ["as_torchrl_replay"],

@@ -147,6 +147,22 @@ def space_of(
     return found
 
 
+def recorded_spaces(replay: Any, wanted_for: str) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
+    """The spaces of observation and action as a replay's newest session recorded them."""
+    sessions = getattr(replay, "sessions", None)
+    if sessions is None:
+        raise TypeError(
+            f"{wanted_for}: expected a replay, got a {type(replay).__name__}; give what "
+            f"sw.load_dataset or SequenceReplayBuffer.open returns"
+        )
+    if not any(isinstance(one.get("spaces"), Mapping) for one in sessions):
+        raise ValueError(
+            f"{wanted_for}: expected a replay that has the spaces of its env, got one without; "
+            f"give the model the env itself, as no bounds and no numbers of actions are known"
+        )
+    return space_of(sessions, "observation"), space_of(sessions, "action")
+
+
 def space_from_json(data: Mapping[str, Any]) -> spaces.Space[Any]:
     """The space that `space_to_json` described; the data is checked.
 

@@ -8,14 +8,17 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
+import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
 from ...base.number_checks import whole_number
 from ...base.optional_libraries import load_library
+from ...replay.replay import SequenceReplayBuffer
 from ...sampling.tensors import ToTensors
+from ...spec.space_json import recorded_spaces
 from ...spec.spec import plain_array
 
 _NEEDS_STATE = ("lstm_actor", "lstm_critic")
@@ -250,6 +253,52 @@ def _kind(value: object) -> str:
     if isinstance(value, Mapping):
         return f"a dict with the keys {sorted(map(str, value))}"
     return f"a {type(value).__name__}"
+
+
+def sb3_env(replay: SequenceReplayBuffer) -> gym.Env[Any, Any]:
+    """An env with the spaces of a replay, for a model that learns from the replay alone.
+
+    SB3 makes its networks after an env's spaces, and ``model.train`` never steps it: ``reset`` and
+    ``step`` raise RuntimeError. Other libraries may have it too: SB3 is not imported.
+
+    Args:
+        replay: A replay whose newest session with spaces counts.
+
+    Raises:
+        ValueError: The replay has no spaces, as rows that were added without an env.
+
+    Example:
+        >>> import stepwell as sw
+        >>> from stable_baselines3 import DQN
+        >>> replay = sw.load_dataset("cartpole/random", seed=0)
+        >>> model = DQN("MlpPolicy", sb3_env(replay), buffer_size=1, seed=0)
+        >>> model.replay_buffer = sw.bridges.as_sb3_replay(replay, model)
+        >>> count_sb3_steps(model, 100, total_steps=100)
+        >>> model.train(gradient_steps=100, batch_size=64)
+        >>> model.action_space, model._n_updates
+        (Discrete(2), 100)
+    """
+    return _OnlySpaces(*recorded_spaces(replay, "sb3_env"))
+
+
+class _OnlySpaces(gym.Env[Any, Any]):
+    """An env that a model may ask for its spaces, and nothing else."""
+
+    def __init__(self, observation: spaces.Space[Any], action: spaces.Space[Any]) -> None:
+        self.observation_space, self.action_space = observation, action
+
+    def reset(self, **options: Any) -> NoReturn:
+        self._refuse("reset")
+
+    def step(self, action: Any) -> NoReturn:
+        self._refuse("step")
+
+    def _refuse(self, call: str) -> NoReturn:
+        raise RuntimeError(
+            f"sb3_env: expected a model that learns by train(), as this env has no more than the "
+            f"spaces of a store, got a call of {call}; to play, give sw.evaluate or model.set_env "
+            f"the real env"
+        )
 
 
 def count_sb3_steps(model: Any, steps: int, *, total_steps: int | None = None) -> None:

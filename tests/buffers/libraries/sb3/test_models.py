@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from stepwell.buffers.libraries.sb3.models import ActionForm, count_sb3_steps
+import stepwell as sw
+from stepwell.buffers.libraries.sb3.models import ActionForm, count_sb3_steps, sb3_env
 from stepwell.buffers.libraries.sb3.policy import sb3_policy
 from stepwell.buffers.libraries.sb3.replay import as_sb3_replay
 from stepwell.buffers.libraries.sb3.rollout import to_sb3_rollout
+from support.exchanged_stores import VECTOR, tagged_store
 from support.programs import run_python
 
 LIBRARIES = "stepwell.buffers.libraries"
@@ -23,6 +25,7 @@ CALLS = {
     "as_sb3_replay": f"from {LIBRARIES}.sb3.replay import as_sb3_replay as f; f(None, None)",
     "to_sb3_rollout": f"from {LIBRARIES}.sb3.rollout import to_sb3_rollout as f; f(None, None)",
     "to_cleanrl": f"from {LIBRARIES}.cleanrl import to_cleanrl as f; f(None, None)",
+    "as_skrl_memory": f"from {LIBRARIES}.skrl_memory import as_skrl_memory as f; f(None)",
 }
 WITHOUT = """
 import sys
@@ -30,7 +33,7 @@ import sys
 class Missing:
     def find_spec(self, name, path=None, target=None):
         top = name.partition(".")[0]
-        if top in ("stable_baselines3", "torch"):
+        if top in ("skrl", "stable_baselines3", "torch"):
             raise ModuleNotFoundError(f"No module named {top!r}", name=top)
 
 sys.meta_path.insert(0, Missing())
@@ -46,7 +49,8 @@ except ImportError as error:
 def test_a_missing_library_is_named_with_the_command_that_installs_it(name: str) -> None:
     call = CALLS[name].replace("; ", "\n    ")
     run = run_python("-c", WITHOUT.replace("CALL", call))
-    library, extra = ("PyTorch", "torch") if name == "to_cleanrl" else ("stable_baselines3", "sb3")
+    others = {"to_cleanrl": ("PyTorch", "torch"), "as_skrl_memory": ("skrl", "skrl")}
+    library, extra = others.get(name, ("stable_baselines3", "sb3"))
     assert re.search(rf"^{name} .*{library}.*pip install 'stepwell\[{extra}\]'$", run.stdout)
 
 
@@ -80,3 +84,52 @@ def test_actions_are_accepted_if_and_only_if_the_space_has_them(dtype: Any, coun
                     form.fit(array, 1)
             else:
                 np.testing.assert_array_equal(form.fit(array, 1), array[:, None])
+
+
+@pytest.mark.parametrize(
+    "observation",
+    [
+        spaces.Box(0, 255, (4, 84, 84), np.uint8),
+        spaces.Discrete(16),
+        spaces.Dict({"a": spaces.Box(-1, 1, (3,), np.float64), "b": spaces.MultiBinary(2)}),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("action", [spaces.Discrete(5), spaces.Box(-2, 1, (2,))], ids=str)
+def test_an_env_of_a_replay_has_its_spaces_and_plays_nothing(
+    observation: spaces.Space[Any], action: spaces.Space[Any]
+) -> None:
+    replay = sw.SequenceReplayBuffer()
+    replay.writer((observation, action)).close()
+    env = sb3_env(replay)
+    assert env.observation_space == observation
+    assert env.action_space == action
+    for name, call in (("reset", env.reset), ("step", lambda: env.step(0))):
+        with pytest.raises(RuntimeError, match=rf"sb3_env.*train.*call of {name}\b.*sw\.evaluate"):
+            call()
+
+
+def test_a_replay_without_spaces_makes_no_env() -> None:
+    for replay in (sw.SequenceReplayBuffer(), tagged_store(VECTOR)):
+        with pytest.raises(ValueError, match=r"sb3_env.*spaces.*without"):
+            sb3_env(replay)
+    name: Any = "cartpole/random"
+    with pytest.raises(TypeError, match=r"sb3_env.*replay.*\bstr\b.*load_dataset"):
+        sb3_env(name)
+
+
+def test_a_model_of_that_env_learns_from_the_replay_and_steps_nothing() -> None:
+    stable_baselines3 = pytest.importorskip("stable_baselines3", reason="needs stable_baselines3")
+    replay = sw.SequenceReplayBuffer(seed=0)
+    envs = sw.make_vec("CartPole-v1", num_envs=2, num_workers=0)
+    with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0) as collector:
+        collector.collect(steps=60)
+    model = stable_baselines3.DQN("MlpPolicy", sb3_env(replay), buffer_size=1, device="cpu")
+    model.replay_buffer = as_sb3_replay(replay, model)
+    before = [part.detach().clone() for part in model.q_net.parameters()]
+    count_sb3_steps(model, 4, total_steps=4)
+    model.train(gradient_steps=4, batch_size=8)
+    after = list(model.q_net.parameters())
+    assert not any(bool((one == other).all()) for one, other in zip(before, after, strict=True))
+    with pytest.raises(RuntimeError, match=r"sb3_env.*call of reset"):
+        model.learn(10)
