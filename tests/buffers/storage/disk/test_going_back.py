@@ -261,7 +261,7 @@ def test_a_manifest_that_is_lost_later_is_rebuilt_without_the_removed_rows(
     ],
 )
 def test_a_reader_follows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizes: dict[str, int | None], calls: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizes: Any, calls: int
 ) -> None:
     """Its index is a new one, and all that was known of positions is forgotten."""
     monkeypatch.setattr(snapshot, "_MANY_NEW", 0)  # else only a large index is continued
