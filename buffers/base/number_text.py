@@ -18,7 +18,7 @@ _BYTES = {
 }
 
 
-def whole_number(option: str, text: str | None, least: int = 1) -> int | None:
+def count_in(option: str, text: str | None, least: int = 1) -> int | None:
     """Parse a count such as ``100_000``, ``1e5`` or ``100k``; None where it was not given."""
     if text is None:
         return None

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import cast
 
-from ..base.number_text import whole_number
+from ..base.number_text import count_in
 from .selection import EpisodeSelection
 
 _ID_RANGE = re.compile(r"\s*([0-9]+)\s*(?:-\s*([0-9]+)\s*)?")
@@ -52,8 +52,8 @@ def parse_selection(
         ids=None if episodes is None else parse_ids(named("episodes"), episodes),
         min_return=real_number(named("min_return"), min_return),
         max_return=real_number(named("max_return"), max_return),
-        min_steps=whole_number(named("min_steps"), min_steps, 0),
-        max_steps=whole_number(named("max_steps"), max_steps, 0),
+        min_steps=count_in(named("min_steps"), min_steps, 0),
+        max_steps=count_in(named("max_steps"), max_steps, 0),
         has_ended=True if ended else False if cut else None,
         top=_number_or_part(named("top"), top),
         bottom=_number_or_part(named("bottom"), bottom),
@@ -67,7 +67,7 @@ def _number_or_part(option: str, text: str | None) -> int | str | None:
     if text is None or text.strip().endswith("%"):
         return text and text.strip()
     try:
-        return whole_number(option, text)
+        return count_in(option, text)
     except ValueError:
         raise ValueError(
             f"{option}: expected a number of episodes such as 8, or a part such as 10%, got "

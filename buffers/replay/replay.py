@@ -17,7 +17,7 @@ import numpy as np
 from ..base import forks, number_checks, untrusted_json
 from ..base.errors import NotEnoughData, SpecMismatch, StoreCorrupt, StoreLocked, not_copied
 from ..base.number_checks import check_whole, is_whole
-from ..base.number_text import number_of_bytes, whole_number
+from ..base.number_text import count_in, number_of_bytes
 from ..base.row_guard import RowGuard
 from ..rows.digest import Digest
 from ..rows.episode import Chunk, Episode, checked_facts
@@ -133,7 +133,7 @@ class SequenceReplayBuffer:
             known = ("path", *(SequenceReplayBuffer.__init__.__kwdefaults__ or ()))
             refuse_keywords(type(self).__name__, _wrong, known)
         if isinstance(capacity, str):
-            capacity = whole_number("capacity", capacity)
+            capacity = count_in("capacity", capacity)
         if isinstance(capacity_bytes, str):
             capacity_bytes = number_of_bytes("capacity_bytes", capacity_bytes)
         if isinstance(cache_bytes, str):

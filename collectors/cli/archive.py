@@ -25,9 +25,9 @@ from .options import (
     PlayedIds,
     Quiet,
     StoreFolder,
+    count_in,
     parse_ids,
     stored_ids,
-    whole_number,
 )
 from .output import LiveLine, Part, plural, print_json, print_parts
 
@@ -122,7 +122,7 @@ def archive_store(
                 episodes=None if ids is None else stored_ids(ids, stored, folder),
                 is_proved=not unproved,
                 only_provable=provable,
-                lanes=whole_number("--lanes", lanes),
+                lanes=count_in("--lanes", lanes),
                 env=source_of(env),
                 rom=rom,
                 progress=line.reporter(played_status(str(folder))),
@@ -188,7 +188,7 @@ def restore_store(
                 file,
                 target,
                 episodes=None if ids is None else stored_ids(ids, archived_ids(file), file),
-                lanes=whole_number("--lanes", lanes),
+                lanes=count_in("--lanes", lanes),
                 env=source_of(env),
                 rom=rom,
                 progress=line.reporter(played_status(str(file))),

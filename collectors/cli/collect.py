@@ -44,9 +44,9 @@ from .options import (
     Debug,
     Json,
     Quiet,
+    count_in,
     number_of_bytes,
     parse_metadata,
-    whole_number,
 )
 from .output import (
     LiveLine,
@@ -242,21 +242,21 @@ def collect(
     with exit_on_error(debug), naming_config(context):
         request = EnvRequest(
             env=env,
-            num_envs=whole_number("--num-envs", num_envs) or 0,
+            num_envs=count_in("--num-envs", num_envs) or 0,
             backend=games.backend,
-            num_workers=whole_number("--workers", workers, 0),
+            num_workers=count_in("--workers", workers, 0),
             options=games.parsed(),
         )
-        goal = Goal(whole_number("--steps", steps), whole_number("--episodes", episodes))
-        chosen_seed = whole_number("--seed", seed, 0)
+        goal = Goal(count_in("--steps", steps), count_in("--episodes", episodes))
+        chosen_seed = count_in("--seed", seed, 0)
         chosen_shard = parse_shard("--shard", shard)
         places = Places(
-            whole_number("--processes", processes, 0) or 0, whole_number("--groups", groups) or 0
+            count_in("--processes", processes, 0) or 0, count_in("--groups", groups) or 0
         )
-        faults = whole_number("--tolerate", tolerate, 0) or 0
+        faults = count_in("--tolerate", tolerate, 0) or 0
         info_fields = dict(parse_info("--info", text) for text in info or [])
         facts = dict(parse_metadata("--metadata", text) for text in metadata or [])
-        most_steps = whole_number("--capacity", capacity)
+        most_steps = count_in("--capacity", capacity)
         most_bytes = number_of_bytes("--capacity-bytes", capacity_bytes)
         if print_config:
             typer.echo(config_text(context), nl=False)

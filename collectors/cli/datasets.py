@@ -17,7 +17,7 @@ from .archive import exit_on_difference, source_of
 from .errors import exit_on_error, sentence_of, show_error
 from .exchange import FormatOptions, parse_options, print_export, written_formats
 from .health import DIFFERS, UNREACHABLE
-from .options import Cartridge, Debug, Json, Lanes, MadeBy, Quiet, whole_number
+from .options import Cartridge, Debug, Json, Lanes, MadeBy, Quiet, count_in
 from .output import (
     LiveLine,
     Part,
@@ -140,7 +140,7 @@ def get(
             checked_target(to, out, options)  # playing can take minutes
         with LiveLine(is_silent=quiet or as_json) as line:
             line.say(f"looking at {name} ...")
-            source, at_once = source_of(env), whole_number("--lanes", lanes)
+            source, at_once = source_of(env), count_in("--lanes", lanes)
             more: Any = {"index": index, "lanes": at_once, "env": source, "rom": rom}
             more["progress"] = line.reporter(played_status(name))
             done = make_dataset(entry, out, **more) if to is None else load_dataset(name, **more)
@@ -189,7 +189,7 @@ def check(
         from ..simulation.player import played_status
 
         names = sorted(read_index(index)) if name is None else [find_dataset(name, index).name]
-        count, at_once = whole_number("--sample", sample), whole_number("--lanes", lanes)
+        count, at_once = count_in("--sample", sample), count_in("--lanes", lanes)
         done: list[DatasetCheck] = []
         left: dict[str, str] = {}
         for each in names:

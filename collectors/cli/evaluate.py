@@ -24,7 +24,7 @@ from .make_envs import (
     make_envs,
     refuse_endless,
 )
-from .options import Debug, Json, Quiet, parse_ids, whole_number
+from .options import Debug, Json, Quiet, count_in, parse_ids
 from .output import LiveLine, print_json, print_lines
 
 if TYPE_CHECKING:
@@ -125,12 +125,12 @@ def evaluate(
         if episodes is not None and seeds is not None:
             raise ValueError("expected either --episodes or --seeds, got both; give one of them")
         numbers = None if seeds is None else _numbers("--seeds", seeds)
-        count = whole_number("--episodes", episodes) or _DEFAULT_EPISODES
+        count = count_in("--episodes", episodes) or _DEFAULT_EPISODES
         wanted = count if numbers is None else len(numbers)
         if video is None and video_episodes is not None:
             raise ValueError("--video-episodes: expected --video DIR with it, got none; add it")
         filmed = _numbers("--video-episodes", video_episodes or "0")
-        num_workers = whole_number("--workers", workers, 0)
+        num_workers = count_in("--workers", workers, 0)
         if video is not None and num_workers:
             raise ValueError(
                 f"--video: expected --workers 0, as frames are taken in the command's own "
@@ -139,13 +139,13 @@ def evaluate(
         options = games.parsed()
         request = EnvRequest(
             env=env,
-            num_envs=whole_number("--num-envs", num_envs) or min(_DEFAULT_ENVS, wanted),
+            num_envs=count_in("--num-envs", num_envs) or min(_DEFAULT_ENVS, wanted),
             backend=games.backend,
             num_workers=num_workers,
             options=options,
             is_filmed=video is not None,
         )
-        used_seed = whole_number("--seed", seed, 0) or 0
+        used_seed = count_in("--seed", seed, 0) or 0
         refuse_endless(env, options)
         agent = load_policy(policy, deterministic=deterministic)
         with LiveLine(is_silent=quiet or as_json) as line:

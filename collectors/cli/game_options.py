@@ -16,7 +16,7 @@ from .make_envs import (
     parse_crop,
     parse_size,
 )
-from .options import real_number, whole_number, with_options
+from .options import count_in, real_number, with_options
 
 RUN = "What to run"
 """Panel of options."""
@@ -240,19 +240,19 @@ class GivenGameOptions:
     def parsed(self) -> EnvOptions:
         """The settings of games; those that were not given are left out."""
         values: dict[str, object] = {
-            "frame_skip": whole_number("--frame-skip", self.frame_skip),
+            "frame_skip": count_in("--frame-skip", self.frame_skip),
             "sticky": real_number("--sticky", self.sticky),
-            "noop_max": whole_number("--noop-max", self.noop_max, 0),
+            "noop_max": count_in("--noop-max", self.noop_max, 0),
             "grayscale": None if self.rgb is None else not self.rgb,
             "pool": self.pool,
-            "max_frames": whole_number("--max-frames", self.max_frames),
+            "max_frames": count_in("--max-frames", self.max_frames),
             "life_loss": self.life_loss,
             "snapshots": self.snapshots,
             "fire_reset": self.fire_reset,
             "clip_rewards": self.clip_rewards,
             "full_actions": self.full_actions,
-            "mode": whole_number("--mode", self.mode, 0),
-            "difficulty": whole_number("--difficulty", self.difficulty, 0),
+            "mode": count_in("--mode", self.mode, 0),
+            "difficulty": count_in("--difficulty", self.difficulty, 0),
             "game": self.game,
             "actions": None if self.actions is None else parse_actions(self.actions),
             "allow_opposites": self.allow_opposites,
@@ -260,7 +260,7 @@ class GivenGameOptions:
             "start": _one_or_list(self.start),
             "start_rule": self.start_rule,
             "crop": None if self.crop is None else parse_crop("--crop", self.crop),
-            "stuck_frames": whole_number("--stuck-frames", self.stuck_frames),
+            "stuck_frames": count_in("--stuck-frames", self.stuck_frames),
             "reward_clip": real_number("--reward-clip", self.reward_clip),
             "ram_obs": self.ram,
         }
@@ -269,9 +269,7 @@ class GivenGameOptions:
             found["size"] = parse_size("--size", self.size)
         if self.frame_stack is not None:
             is_none = self.frame_stack == "none"
-            found["frame_stack"] = (
-                None if is_none else whole_number("--frame-stack", self.frame_stack)
-            )
+            found["frame_stack"] = None if is_none else count_in("--frame-stack", self.frame_stack)
         return cast("EnvOptions", found)
 
 

@@ -29,10 +29,10 @@ from .options import (
     MadeBy,
     PlayedIds,
     Quiet,
+    count_in,
     format_ids,
     parse_ids,
     stored_ids,
-    whole_number,
 )
 from .output import LiveLine, Part, plural, print_json, print_lines
 
@@ -303,8 +303,8 @@ class ReplayOptions:
             raise ValueError("--backend: expected native or python, got auto; name one")
         return cls(
             None if episodes is None else parse_ids("--episodes", episodes),
-            whole_number("--sample", sample),
-            whole_number("--lanes", lanes),
+            count_in("--sample", sample),
+            count_in("--lanes", lanes),
             None if env is None else id_or_factory(env, "--env"),
             rom,
             backend,

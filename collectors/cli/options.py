@@ -12,7 +12,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 import typer
 
 from ...buffers import Codec
-from ...buffers.base.number_text import number_of_bytes, whole_number
+from ...buffers.base.number_text import count_in, number_of_bytes
 from ...buffers.curation.selection import SORT_NAMES, EpisodeSelection
 from ...buffers.curation.selection_text import (
     format_ids,
@@ -35,6 +35,7 @@ __all__ = [
     "PlayedIds",
     "Quiet",
     "StoreFolder",
+    "count_in",
     "format_ids",
     "number_of_bytes",
     "parse_codecs",
@@ -42,7 +43,6 @@ __all__ = [
     "parse_metadata",
     "real_number",
     "stored_ids",
-    "whole_number",
     "with_options",
     "with_selection",
 ]

@@ -26,9 +26,9 @@ from .options import (
     Debug,
     Json,
     Quiet,
+    count_in,
     parse_metadata,
     real_number,
-    whole_number,
 )
 from .output import Part, plural, print_json, print_parts
 
@@ -130,10 +130,10 @@ def play(
             options=options,
             is_filmed=True,
         )
-        most = whole_number("--episodes", episodes)
-        chosen_seed = whole_number("--seed", seed, 0)
+        most = count_in("--episodes", episodes)
+        chosen_seed = count_in("--seed", seed, 0)
         chosen_speed = real_number("--speed", speed)
-        chosen_scale = whole_number("--scale", scale)
+        chosen_scale = count_in("--scale", scale)
         info_fields = dict(parse_info("--info", text) for text in info or [])
         facts = dict(parse_metadata("--metadata", text) for text in metadata or [])
         load_pygame()

@@ -21,7 +21,7 @@ from ...buffers.storage.disk.folder import folder_path
 from ...buffers.storage.disk.publish import is_inside
 from ..loop.report import format_bytes
 from .errors import exit_on_error, printable, show_error
-from .options import Debug, Json, Quiet, StoreFolder, number_of_bytes, real_number, whole_number
+from .options import Debug, Json, Quiet, StoreFolder, count_in, number_of_bytes, real_number
 from .output import LiveLine, Part, plural, print_json, print_lines, print_parts
 
 _LAST_PORT = 65_535
@@ -83,7 +83,7 @@ def view(
         from ...buffers.view.server.stores import Stores
 
         _check_folders(folders)
-        number = whole_number("--port", port, 0) or 0
+        number = count_in("--port", port, 0) or 0
         if number > _LAST_PORT:
             raise ValueError(f"--port: expected 0 to {_LAST_PORT}, got {port}; give another")
         with listen(host, number) as listening:
@@ -262,7 +262,7 @@ def _parse_episode(text: str) -> int | str:
         return text
     if not text[:1].isdecimal():
         raise ValueError(f"--episode: expected an id, or {', '.join(RANKS)}, got {text!r}")
-    return whole_number("--episode", text, 0) or 0
+    return count_in("--episode", text, 0) or 0
 
 
 _ROWS = re.compile(r"\s*([0-9]*)\s*:\s*([0-9]*)\s*")
@@ -359,9 +359,9 @@ def render(
                 # Each `or` is for the types: of a text that is given, no number is None.
                 rows=_parse_rows(rows),
                 fps=real_number("--fps", fps),
-                scale=whole_number("--scale", scale) or 1,
+                scale=count_in("--scale", scale) or 1,
                 field=field,
-                frames=whole_number("--frames", frames) or 1,
+                frames=count_in("--frames", frames) or 1,
                 overwrite=overwrite,
                 progress=line.reporter(frames_status()),
             )

@@ -9,42 +9,42 @@ from hypothesis import strategies as st
 from stepwell.buffers.curation.selection import EpisodeSelection
 from stepwell.collectors.cli.options import (
     GivenSelection,
+    count_in,
     format_ids,
     number_of_bytes,
     parse_ids,
     parse_metadata,
-    whole_number,
 )
 
 
 @given(st.integers(1, 10**12))
 def test_a_count_is_read_however_its_digits_are_grouped(number: int) -> None:
     for text in (str(number), f"{number:_}", f"{number:,}", f" {number} "):
-        assert whole_number("--steps", text) == number
+        assert count_in("--steps", text) == number
 
 
 @pytest.mark.parametrize(
     ("text", "number"), [("1e5", 100_000), ("1.5k", 1500), ("2M", 2_000_000), ("3 g", 3 * 10**9)]
 )
 def test_a_count_may_have_an_exponent_or_a_suffix(text: str, number: int) -> None:
-    assert whole_number("--steps", text) == number
+    assert count_in("--steps", text) == number
 
 
 @pytest.mark.parametrize("text", ["0", "-5", "1.5", "ten", "", "1e-3", "5x", "0x10", "nan", "inf"])
 def test_what_is_no_count_is_refused_by_name(text: str) -> None:
     with pytest.raises(ValueError, match=r"^--steps: .*>= 1.*got") as caught:
-        whole_number("--steps", text)
+        count_in("--steps", text)
     assert repr(text) in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["1e40", str(2**63)])
 def test_a_number_of_more_than_63_bits_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"--steps.*2\*\*63") as caught:
-        whole_number("--steps", text)
+        count_in("--steps", text)
     assert repr(text) in str(caught.value)
     with pytest.raises(ValueError, match=r"--capacity-bytes.*2\*\*63"):
         number_of_bytes("--capacity-bytes", text)
-    assert whole_number("--steps", str(2**63 - 1)) == 2**63 - 1
+    assert count_in("--steps", str(2**63 - 1)) == 2**63 - 1
 
 
 @pytest.mark.parametrize(
