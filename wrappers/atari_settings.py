@@ -41,6 +41,12 @@ def find_game(name: str) -> str:
     if key in games:
         return games[key]
     key = _SUFFIX.sub("", key)
+    if key in games:
+        raise ValueError(
+            f"unknown Atari game: expected a name such as 'pong', 'Pong' or 'ALE/Pong-v5', got "
+            f"{name!r}, an older id with settings of its own; give {games[key]!r} and the settings "
+            f"that you want, or play it as it is with make_vec({name!r})"
+        )
     nearest = [games[near] for near in difflib.get_close_matches(key, games, cutoff=0.5)]
     hint = f"did you mean {' or '.join(nearest)}?" if nearest else "atari_games() lists all games"
     raise ValueError(

@@ -27,6 +27,11 @@ class BatchParts(OtherNames):
     def _repr_html_(self) -> str | None:
         return batch_html(self)
 
+    def __len__(self) -> int:
+        """The number of items B."""
+        batch: Any = self
+        return len(batch.ids)
+
     def __getitem__(self, name: str) -> Any:
         """The part with the name of a stored field: ``reward``, ``info/lives``."""
         batch: Any = self

@@ -27,8 +27,8 @@ def test_games_without_a_single_player_mode_are_left_out() -> None:
     [
         ("Pnog", "pong"),
         ("space_invader", "space_invaders"),
-        ("PongNoFrameskip-v4", "did you mean pong"),
-        ("Breakout-ramDeterministic-v4", "did you mean breakout"),
+        ("PongNoFrameskip-v4", "give 'pong'"),
+        ("Breakout-ramDeterministic-v4", "give 'breakout'"),
         ("Pong-v4", "pong"),
         ("zzzzzzzz", r"atari_games\(\)"),
     ],

@@ -147,6 +147,11 @@ def test_selected_fields_equal_those_of_a_full_batch(
     assert (some.observation is None) == (not any(n.startswith("observation") for n in names))
 
 
+@pytest.mark.parametrize("request_", [*REQUESTS, Episodes(4)], ids=str)
+def test_the_length_of_a_batch_is_the_number_of_its_items(played: Played, request_: Any) -> None:
+    assert len(drawn(played, request_, 3)) == request_.batch_size
+
+
 @pytest.mark.parametrize("names", [["rewards"], ["observation/nothing"], ["extra/"], [""]])
 @pytest.mark.parametrize("request_", [Sequences(2, 2), Transitions(2), Episodes(2)], ids=str)
 def test_unknown_fields_are_refused(played: Played, request_: Request, names: list[str]) -> None:
