@@ -28,17 +28,18 @@ _FEWEST, _MOST = 10, 5_000  # steps that are recorded, in about half a second
 def check(
     env: EnvName, *, games: GivenGameOptions, as_json: Json = False, debug: Debug = False
 ) -> None:
-    """Play an env for a few seconds, and say what is wrong with it and what it costs.
+    """Play an env for a few seconds: what is wrong with it, and what it costs.
 
     stepwell check CartPole-v1
     stepwell check my_envs:MyEnv      a class or function in my_envs.py
     stepwell check Pong --sticky 0
 
-    Each line is one check: 'ok', 'warning' where rows are stored but something cannot be done with
-    them, or 'FAIL', with what was seen, in which step first, and what to do. Two copies are played
-    with random actions: results, spaces, seeds, resets, shared state, global random generators.
-    Then two envs are collected from, and their episodes are played again from seeds and actions,
-    as archives need it. Nothing is stored.
+    Each line is one check: 'ok', 'warning' where rows are stored but something
+    cannot be done with them, or 'FAIL', with what was seen, in which step
+    first, and what to do. Two copies are played with random actions: results,
+    spaces, seeds, resets, shared state, global random generators. Then two
+    envs are collected from, and their episodes are played again from seeds
+    and actions, as archives need it. Nothing is stored.
     Exit codes: 0 no check failed, 1 one did, 2 the command is wrong.
     """
     with exit_on_error(debug, "nothing is stored"):
