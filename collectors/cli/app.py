@@ -38,7 +38,7 @@ COMMANDS = {
     ),
     "check": (
         "check:check",
-        "Play an env for a few seconds, and say what is wrong with it and what it costs.",
+        "Play an env for a few seconds: what is wrong with it, and what it costs.",
     ),
     "merge": (
         "copy:merge",

@@ -353,7 +353,7 @@ class Collector:
             >>> first, second = collector(), collector()
             >>> report = first.collect(steps=100)
             >>> second.load_state_dict(first.state_dict())
-            >>> first.rollout(8).reward.sum() == second.rollout(8).reward.sum()
+            >>> first.rollout(8).reward.tolist() == second.rollout(8).reward.tolist()
             True
         """
         self._check_open()
