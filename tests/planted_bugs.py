@@ -364,6 +364,23 @@ BUGS: tuple[Bug, ...] = (
             "tests/buffers/replay/test_loop_writer.py::test_rows_in_any_order_are_the_whole_episodes_and_the_lists",
         ),
     ),
+    # --- curves -----------------------------------------------------------------------------------
+    Bug(
+        "the curves of a continued store begin at 0 again",
+        "collectors/loop/curves.py",
+        "self._offset = 0 if self._replay is None else self._replay.steps - steps",
+        "self._offset = 0",
+        (
+            "tests/collectors/loop/test_curves.py::test_a_store_that_is_continued_continues_its_curves",
+        ),
+    ),
+    Bug(
+        "the steps of a cut episode count for the next",
+        "collectors/loop/recording.py",
+        "self._counter.cut_all()",
+        "pass",
+        ("tests/collectors/loop/test_curves.py::test_a_recorded_env_leaves_cut_episodes_out",),
+    ),
     # --- rollouts of a collector ------------------------------------------------------------------
     Bug(
         "a row in which an env resets counts",

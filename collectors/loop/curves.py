@@ -18,7 +18,6 @@ from .report import EpisodeReport
 
 if TYPE_CHECKING:
     from ...buffers import SequenceReplayBuffer
-    from .step_loop import EpisodeCounter
 
 _SECONDS = 0.25  # between two writes
 _MOST_POINTS = 25  # of episodes in a write
@@ -26,6 +25,10 @@ _TIMES_THE_COST = 100  # a write waits longer where the one before took long
 _X = "env_steps"
 _RECORDS = "summary.writer.record_writer"
 _FILES = itertools.count()
+
+
+class _Counter(Protocol):
+    total_steps: int
 
 
 class _AddsScalars(Protocol):
@@ -43,9 +46,7 @@ _Put: TypeAlias = Callable[[int, Mapping[str, float]], object]  # x and values o
 class Curves:
     """Writes points of the episodes that end, of the speed, and of the draws from the replay."""
 
-    def __init__(
-        self, log: Log, counter: EpisodeCounter, replay: SequenceReplayBuffer | None
-    ) -> None:
+    def __init__(self, log: Log, counter: _Counter, replay: SequenceReplayBuffer | None) -> None:
         self._counter, self._replay = counter, replay
         self._waiting: list[EpisodeReport] = []
         self._cost = 0.0
@@ -117,7 +118,7 @@ class Curves:
         self._cost = time.perf_counter() - now
 
     def _put_of(self, log: Any) -> _Put:
-        """How a point is written."""
+        """The function that writes a point."""
         if log == "wandb":
             wandb: Any = load_library("wandb", 'log="wandb"', install="wandb")
             if (log := wandb.run) is None:
