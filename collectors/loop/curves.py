@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ...buffers import SequenceReplayBuffer
 
 _SECONDS = 0.25  # between two writes
-_MOST_POINTS = 25  # of episodes in a write
+_MOST_POINTS = 100  # of episodes in a write
 _TIMES_THE_COST = 100  # a write waits longer where the one before took long
 _X = "env_steps"
 _RECORDS = "summary.writer.record_writer"
@@ -124,7 +124,7 @@ class Curves:
             if (log := wandb.run) is None:
                 log = wandb.init()
                 self._ends.callback(log.finish)
-        if isinstance(log, str | os.PathLike):
+        if isinstance(log, str | os.PathLike) and log != "":
             return self._event_file(Path(log))
         if callable(add := getattr(log, "add_scalar", None)):
             self._flush = getattr(log, "flush", None)

@@ -214,7 +214,7 @@ def test_many_ends_share_few_points_with_the_same_mean() -> None:
     ended: list[EpisodeReport] = []
     writer = Scalars()
     with collector(writer, lengths=[[1, 2, 3], [4, 2, 7]], on_episode=ended.append) as one:
-        one.collect(steps=2_000)
+        one.collect(steps=10_000)
     points = by_step(ended)
     assert len(points[RETURN]) > 10 * curves._MOST_POINTS
     for tag, mine in (
@@ -352,7 +352,7 @@ def test_another_error_of_a_writer_ends_the_call_and_loses_no_row(
     one.close()
 
 
-@pytest.mark.parametrize("log", [5, b"runs", [], object(), logging.getLogger("a")])
+@pytest.mark.parametrize("log", ["", 5, b"runs", [], object(), logging.getLogger("a")])
 def test_what_is_no_writer_is_refused(log: Any, tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"^log: expected a folder") as caught:
         collector(log)
