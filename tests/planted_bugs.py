@@ -374,13 +374,6 @@ BUGS: tuple[Bug, ...] = (
             "tests/collectors/loop/test_curves.py::test_a_store_that_is_continued_continues_its_curves",
         ),
     ),
-    Bug(
-        "the steps of a cut episode count for the next",
-        "collectors/loop/recording.py",
-        "self._counter.cut_all()",
-        "pass",
-        ("tests/collectors/loop/test_curves.py::test_a_recorded_env_leaves_cut_episodes_out",),
-    ),
     # --- rollouts of a collector ------------------------------------------------------------------
     Bug(
         "a row in which an env resets counts",

@@ -26,7 +26,7 @@ from ...wrappers.seeded_resets import ShardSeed, in_shard_of
 from ..policies.as_policy import GivenPolicy, as_policy
 from ..policies.policy import SeededPolicy, load_generator, load_state_of, state_of, value_of
 from ..policies.policy_caller import PolicyCaller
-from .curves import Curves, Log
+from .curves import Curves
 from .report import (
     CollectReport,
     EpisodeReport,
@@ -156,7 +156,7 @@ class Collector:
         store_state: bool = False,
         on_step: Callable[[StepReport], None] | None = None,
         on_episode: Callable[[EpisodeReport], None] | None = None,
-        log: Log | None = None,
+        log: object = None,
     ) -> None:
         actor = as_policy(policy)
         if not (replay is None or isinstance(replay, SequenceReplayBuffer)):
@@ -218,7 +218,8 @@ class Collector:
         )
         self._loop = StepLoop(stepper, self._call, self._counter, self._machine, ahead)
         self._curves = None if log is None else Curves(log, self._counter, replay)
-        self._machine.curves = self._curves
+        if self._curves is not None:
+            self._machine.tell_curves = self._curves.counted
         self._is_closed = False
         self._start = _CallStart(0.0, 0, 0)
         self._report: CollectReport | None = None

@@ -9,44 +9,31 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ...buffers.base.optional_libraries import load_library
 from .report import EpisodeReport
 
 if TYPE_CHECKING:
     from ...buffers import SequenceReplayBuffer
+    from .step_loop import EpisodeCounter
 
 _SECONDS = 0.25  # between two writes
 _MOST_POINTS = 100  # of episodes in a write
 _TIMES_THE_COST = 100  # a write waits longer where the one before took long
-_X = "env_steps"
-_RECORDS = "summary.writer.record_writer"
 _FILES = itertools.count()
-
-
-class _Counter(Protocol):
-    total_steps: int
-
-
-class _AddsScalars(Protocol):
-    def add_scalar(self, tag: str, scalar_value: float, global_step: int, /) -> object: ...
-
-
-class _Logs(Protocol):
-    def log(self, data: dict[str, Any], /) -> object: ...
-
-
-Log: TypeAlias = "str | os.PathLike[str] | _AddsScalars | _Logs"
 _Put: TypeAlias = Callable[[int, Mapping[str, float]], object]  # x and values of a point
 
 
 class Curves:
     """Writes points of the episodes that end, of the speed, and of the draws from the replay."""
 
-    def __init__(self, log: Log, counter: _Counter, replay: SequenceReplayBuffer | None) -> None:
+    def __init__(
+        self, log: object, counter: EpisodeCounter, replay: SequenceReplayBuffer | None
+    ) -> None:
         self._counter, self._replay = counter, replay
         self._waiting: list[EpisodeReport] = []
         self._cost = 0.0
@@ -68,18 +55,17 @@ class Curves:
         if not self._written:
             self._written = now  # the first step begins
         elif now - self._written >= max(_SECONDS, _TIMES_THE_COST * self._cost):
-            self._write(now)
+            self._write()
 
     def flush(self) -> None:
         """Write at the end of a call, unless such calls follow each other at once."""
-        now = time.perf_counter()
-        if now - self._written >= _TIMES_THE_COST * self._cost:
-            self._write(now)
+        if time.perf_counter() - self._written >= _TIMES_THE_COST * self._cost:
+            self._write()
 
     def close(self) -> None:
         """Write the rest, and close what this object has opened."""
         try:
-            self._write(time.perf_counter())
+            self._write()
         finally:
             self._put = None
             with contextlib.suppress(OSError):  # of a file that could not be written before
@@ -89,15 +75,15 @@ class Curves:
     def _drawn(self) -> int:
         return 0 if self._replay is None else self._replay.batches
 
-    def _write(self, now: float) -> None:
-        waiting, self._waiting = self._waiting, []
+    def _write(self) -> None:
+        now, waiting, self._waiting = time.perf_counter(), self._waiting, []
         if self._put is None:
             return
         points = list(_points(waiting))
         at, drawn = self._counter.total_steps, self._drawn
         if at > self._at:
-            steps, seconds = at - self._at, now - self._written
-            rates = {"time/steps_per_second": steps / seconds} if seconds > 0 else {}
+            steps = at - self._at
+            rates = {"time/steps_per_second": steps / (now - self._written)}
             if drawn:
                 rates["replay/batches_per_step"] = (drawn - self._batches) / steps
             points.append((at, rates))
@@ -131,10 +117,10 @@ class Curves:
             return lambda at, values: [add(tag, value, at) for tag, value in values.items()]
         # A logger of logging has a method of this name for messages.
         if callable(write := getattr(log, "log", None)) and not isinstance(log, logging.Logger):
-            if hasattr(log, "define_metric"):  # of W&B, whose own steps count its calls
+            if define := getattr(log, "define_metric", None):  # W&B's own steps count its calls
                 for tags in ("episode/*", "time/*", "replay/*"):
-                    log.define_metric(tags, step_metric=_X)
-            return lambda at, values: write({**values, _X: at})
+                    define(tags, step_metric="env_steps")
+            return lambda at, values: write({**values, "env_steps": at})
         raise TypeError(
             f"log: expected a folder for TensorBoard, 'wandb', or an object with a method "
             f"add_scalar or log, got {log!r}; give one, as SummaryWriter or a run of W&B"
@@ -142,11 +128,10 @@ class Curves:
 
     def _event_file(self, folder: Path) -> _Put:
         """A new file of TensorBoard, written without its thread, and without torch."""
-        parts: list[Any] = [
-            load_library(f"tensorboard.{part}", "log=", install="tensorboard")
-            for part in ("compat.proto.event_pb2", "compat.proto.summary_pb2", _RECORDS)
-        ]
-        event, summary, writer = parts[0].Event, parts[1].Summary, parts[2].RecordWriter
+        load = partial(load_library, wanted_for="log=", install="tensorboard")
+        event = load("tensorboard.compat.proto.event_pb2").Event
+        summary = load("tensorboard.compat.proto.summary_pb2").Summary
+        writer = load("tensorboard.summary.writer.record_writer").RecordWriter
         owner = f"{os.uname().nodename}.{os.getpid()}.{next(_FILES)}"
         path = folder / f"events.out.tfevents.{int(time.time()):010}.{owner}"
         try:

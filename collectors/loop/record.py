@@ -21,7 +21,6 @@ from ...wrappers.fixed_spaces import with_fixed_spaces
 from ...wrappers.make_vector_env import require_spaces
 from ...wrappers.workers.infos import add_info
 from ...wrappers.workers.vector_env import checked_env
-from .curves import Log
 from .recording import BegunReset, BegunStep, RecordedSteps, ReplayOrPath
 from .step_result import MetadataOrFunction
 from .vector_envs import Vector
@@ -42,7 +41,7 @@ def record(
     metadata: MetadataOrFunction | None = None,
     frame_stack: int | None = None,
     flush_seconds: float = 10.0,
-    log: Log | None = None,
+    log: object = None,
 ) -> RecordedVectorEnv: ...
 @overload
 def record(
@@ -53,7 +52,7 @@ def record(
     metadata: MetadataOrFunction | None = None,
     frame_stack: int | None = None,
     flush_seconds: float = 10.0,
-    log: Log | None = None,
+    log: object = None,
 ) -> RecordedEnv: ...
 def record(
     env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any],
@@ -63,7 +62,7 @@ def record(
     metadata: MetadataOrFunction | None = None,
     frame_stack: int | None = None,
     flush_seconds: float = 10.0,
-    log: Log | None = None,
+    log: object = None,
 ) -> RecordedEnv | RecordedVectorEnv:
     """Record every row of an env while a loop of your own steps it.
 

@@ -130,6 +130,7 @@ def test_tensorboard_reads_the_episodes_that_ended(tmp_path: Path) -> None:
 @needs_tensorboard
 @pytest.mark.usefixtures("at_once")
 def test_a_store_that_is_continued_continues_its_curves(tmp_path: Path) -> None:
+    steps = 0
     for _ in range(2):
         with sw.SequenceReplayBuffer(tmp_path / "rows") as replay:
             with collector(tmp_path / "tb", replay) as one:
@@ -297,7 +298,7 @@ def test_where_no_curve_can_be_written_the_run_goes_on(
     monkeypatch.setattr(curves, "_TIMES_THE_COST", 0)
 
     class Full(Scalars):
-        def add_scalar(self, *_: Any) -> None:
+        def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None:
             self.flushes += 1
             if where == "add":
                 raise OSError(28, "No space left on device")
@@ -340,7 +341,7 @@ def test_another_error_of_a_writer_ends_the_call_and_loses_no_row(
     monkeypatch.setattr(curves, "_SECONDS", 0)
 
     class Wrong(Scalars):
-        def add_scalar(self, *_: Any) -> None:
+        def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None:
             raise KeyError("wrong")
 
     replay = sw.SequenceReplayBuffer()
