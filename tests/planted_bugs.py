@@ -364,6 +364,16 @@ BUGS: tuple[Bug, ...] = (
             "tests/buffers/replay/test_loop_writer.py::test_rows_in_any_order_are_the_whole_episodes_and_the_lists",
         ),
     ),
+    # --- curves -----------------------------------------------------------------------------------
+    Bug(
+        "the curves of a continued store begin at 0 again",
+        "collectors/loop/curves.py",
+        "self._offset = 0 if self._replay is None else self._replay.steps - steps",
+        "self._offset = 0",
+        (
+            "tests/collectors/loop/test_curves.py::test_a_store_that_is_continued_continues_its_curves",
+        ),
+    ),
     # --- rollouts of a collector ------------------------------------------------------------------
     Bug(
         "a row in which an env resets counts",

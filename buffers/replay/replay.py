@@ -329,6 +329,11 @@ class SequenceReplayBuffer:
         return 0 if self._sampler is None else self._sampler.cached_bytes
 
     @property
+    def batches(self) -> int:
+        """Batches drawn through this object, in this process."""
+        return 0 if self._sampler is None else self._sampler.batches
+
+    @property
     def is_being_written(self) -> bool:
         """True if a running process, perhaps this one, has the store open for writing."""
         return isinstance(self._storage, DiskStorage) and self._storage.is_being_written

@@ -113,6 +113,8 @@ class Sampler:
         self._newest = NewestQueue()
         self._priorities = PriorityIndex(alpha, new_priority)
         self._spare: dict[int, SpareMemory] = {}
+        self.batches = 0
+        """Batches that were drawn."""
 
     @property
     def cached_bytes(self) -> int:
@@ -292,6 +294,7 @@ class Sampler:
                     batch, (planned, then) = maker.make(rows, index, drawn, weights, memory, seed)
                     if newest is not None:
                         self._newest.advance(index, maker.kinds(), newest)
+                    self.batches += 1
                 # Without the lock: evicted chunks stay in memory until they are copied.
                 for copies, out in planned:
                     if out.size:  # empty rows need no copying

@@ -199,6 +199,15 @@ def collect(
             rich_help_panel=STORE,
         ),
     ] = None,
+    log: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help="Write curves of returns, lengths and speed for TensorBoard into this folder, or "
+            "with 'wandb' to Weights & Biases.",
+            rich_help_panel=RUN,
+        ),
+    ] = None,
     games: GivenGameOptions,
     config: Annotated[
         Path | None,
@@ -268,6 +277,11 @@ def collect(
             replay = stack.enter_context(opened)
             request, places, used_seed = _as_in_last_run(request, places, chosen_seed, replay)
             used_shard = _as_in_all_runs(chosen_shard, replay)
+            if log is not None and places.groups:
+                raise ValueError(
+                    "--log: expected a run in this process alone, got --processes or --groups; "
+                    "leave out one of them"
+                )
             line = stack.enter_context(LiveLine(is_silent=quiet or as_json))
             line.say(places.making(request))
             defaults = missing_values(info_fields, request)
@@ -302,6 +316,7 @@ def collect(
                     tolerate=faults,
                     info=defaults,
                     metadata=facts,
+                    log=log,
                 )
             stack.enter_context(collector)
             report = collector.collect(

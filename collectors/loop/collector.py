@@ -26,6 +26,7 @@ from ...wrappers.seeded_resets import ShardSeed, in_shard_of
 from ..policies.as_policy import GivenPolicy, as_policy
 from ..policies.policy import SeededPolicy, load_generator, load_state_of, state_of, value_of
 from ..policies.policy_caller import PolicyCaller
+from .curves import Curves
 from .report import (
     CollectReport,
     EpisodeReport,
@@ -106,12 +107,18 @@ class Collector:
             ``"state"``, or ``"state/<key>"`` for each part of it.
         on_step: Called with the rows of each step or reset, which it must not change.
         on_episode: Called with each episode that counts, when it ends.
+        log: Where to write curves while the run goes on: a folder for TensorBoard; ``"wandb"``, for
+            the run of Weights & Biases, which is begun if there is none; or an object with a method
+            ``add_scalar(tag, value, step)`` or ``log({tag: value})``. Points are returns and
+            lengths of episodes, steps a second, and batches drawn for each step: docs/collecting.md
 
     Raises:
         ValueError: The env does not declare an autoreset mode, ``shard`` is no such pair, the
-            policy takes other actions, or ``tolerate`` is not for these envs.
-        TypeError: The policy is none of these; or a space, an info field or the metadata cannot be
-            stored.
+            policy takes other actions, ``tolerate`` is not for these envs, or ``log`` can be no
+            folder.
+        TypeError: The policy or ``log`` is none of these; or a space, an info field or the metadata
+            cannot be stored.
+        ImportError: TensorBoard or W&B, for ``log``, is not installed.
 
     Example:
         >>> import gymnasium as gym
@@ -149,6 +156,7 @@ class Collector:
         store_state: bool = False,
         on_step: Callable[[StepReport], None] | None = None,
         on_episode: Callable[[EpisodeReport], None] | None = None,
+        log: object = None,
     ) -> None:
         actor = as_policy(policy)
         if not (replay is None or isinstance(replay, SequenceReplayBuffer)):
@@ -209,6 +217,9 @@ class Collector:
             self._groups, layout, reader, episode_metadata, reseed, ahead, self._spec.action
         )
         self._loop = StepLoop(stepper, self._call, self._counter, self._machine, ahead)
+        self._curves = None if log is None else Curves(log, self._counter, replay)
+        if self._curves is not None:
+            self._machine.tell_curves = self._curves.counted
         self._is_closed = False
         self._start = _CallStart(0.0, 0, 0)
         self._report: CollectReport | None = None
@@ -280,6 +291,8 @@ class Collector:
                         report(so_far)
                         due = time.perf_counter() + max(_PROGRESS_SECONDS, _TIMES_THE_COST * cost)
                 guard.check()
+                if self._curves is not None:
+                    self._curves.flush()
                 self._report = done = self._reported()
             if report is not None:
                 report(done)
@@ -325,6 +338,8 @@ class Collector:
             for _ in self._rolling(writer, steps, out):
                 guard.check()
             guard.check()
+            if self._curves is not None:
+                self._curves.flush()
             rollout = self._finished(writer)
             self._report = self._reported()
         return rollout
@@ -424,6 +439,8 @@ class Collector:
                 f"state: expected that of a Collector as this one, {error}; make envs, policy and "
                 f"replay as they were, or begin without the state"
             ) from error
+        if self._curves is not None:
+            self._curves.begin()
         observed = None
         if is_open and not why:
             machine.needs_reset = False
@@ -462,6 +479,8 @@ class Collector:
             with contextlib.ExitStack() as stack:
                 for group in self._groups:
                     stack.callback(group.close)
+                if self._curves is not None:
+                    stack.callback(self._curves.close)
 
     def __enter__(self) -> Self:
         return self

@@ -41,6 +41,7 @@ def record(
     metadata: MetadataOrFunction | None = None,
     frame_stack: int | None = None,
     flush_seconds: float = 10.0,
+    log: object = None,
 ) -> RecordedVectorEnv: ...
 @overload
 def record(
@@ -51,6 +52,7 @@ def record(
     metadata: MetadataOrFunction | None = None,
     frame_stack: int | None = None,
     flush_seconds: float = 10.0,
+    log: object = None,
 ) -> RecordedEnv: ...
 def record(
     env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any],
@@ -60,6 +62,7 @@ def record(
     metadata: MetadataOrFunction | None = None,
     frame_stack: int | None = None,
     flush_seconds: float = 10.0,
+    log: object = None,
 ) -> RecordedEnv | RecordedVectorEnv:
     """Record every row of an env while a loop of your own steps it.
 
@@ -87,6 +90,7 @@ def record(
         frame_stack: Frames that the env stacks on the first axis of the observation, of which one a
             row is then stored; None reads it from the env, 1 stores whole observations.
         flush_seconds: No row waits longer than this, plus a step, to be stored durably.
+        log: Where to write curves of returns, lengths and speed; see `Collector`.
 
     Returns:
         An env or a vector env, as the given one, with two more methods:
@@ -95,7 +99,8 @@ def record(
         determines their names, dtypes and shapes. ``flush()`` stores all rows.
 
     Raises:
-        TypeError: The env is none, or a space, an info field or the metadata cannot be stored.
+        TypeError: The env or ``log`` is none, or a space, an info field or the metadata cannot be
+            stored.
         ValueError: The vector env does not declare an autoreset mode. In `step`, before the env is
             stepped: the actions do not fit the action space, or the extras differ from those
             before. In `log_extras`: one is unknown, or no array of numbers.
@@ -125,6 +130,7 @@ def record(
             metadata=metadata,
             frame_stack=frame_stack,
             flush_seconds=flush_seconds,
+            log=log,
         )
         if hasattr(type(env), "send") and hasattr(type(env), "recv"):
             return _RecordedBySend(env, recording)
@@ -144,6 +150,7 @@ def record(
         metadata=metadata,
         frame_stack=frame_stack,
         flush_seconds=flush_seconds,
+        log=log,
         is_single=True,
     )
     return RecordedEnv(env, recording)

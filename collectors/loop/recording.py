@@ -19,9 +19,10 @@ from ...buffers.base.number_checks import is_whole
 from ...buffers.replay.writer import check_flush_seconds
 from ...wrappers.fixed_spaces import FixedVectorSpaces, with_fixed_vector_spaces
 from ..policies.policy_caller import ChoiceChecker
+from .curves import Curves
 from .result_reader import RawStep, ResultReader
 from .session import RecordedWriter, Session, SpaceWatch, spec_of_rows, stacks_are_known
-from .step_loop import StepMachine
+from .step_loop import EpisodeCounter, StepMachine
 from .step_result import EpisodeMetadata, InfoReader, MetadataOrFunction
 from .vector_envs import Vector, declared_info, is_ale, refuse_bad_reset
 
@@ -63,6 +64,7 @@ class RecordedSteps:
         metadata: MetadataOrFunction | None,
         frame_stack: int | None,
         flush_seconds: float,  # no row waits longer than this, plus a step, to be stored durably
+        log: object = None,
         is_single: bool = False,  # the env is a single one
         # Name of what chooses the actions, for the facts of the session
         policy: str = "the caller's loop",
@@ -100,6 +102,8 @@ class RecordedSteps:
                 episode_metadata,
                 copies=keeps_stacks and not stacks_are_known([envs], self.spec),
             )
+            self._counter = EpisodeCounter(self.reader.num_envs)  # for the curves
+            self._curves = None if log is None else Curves(log, self._counter, replay)
             on_error.pop_all()
         self._checker = ChoiceChecker(
             envs.single_action_space, self.spec, "the loop gave", "the loop", is_single=is_single
@@ -115,7 +119,9 @@ class RecordedSteps:
             is_recorded=True,
             held_bytes=held_bytes,
         )
-        self._machine = StepMachine(session)
+        self._machine = StepMachine(session, None if self._curves is None else self._counter)
+        if self._curves is not None:
+            self._machine.tell_curves = self._curves.counted
         self._extras: dict[str, np.ndarray] = {}
         self._no_actions: dict[str, np.ndarray] = {}
         self._was_reset = False
@@ -175,6 +181,7 @@ class RecordedSteps:
             machine.stepped(results, reader)
             machine.release()
             machine.needs_reset = False
+        self._counter.ended.clear()  # the curves have them
 
     def begin_reset(self, seed: object, options: Mapping[str, object] | None) -> BegunReset:
         """Check a reset; nothing has changed if it is refused."""
@@ -243,8 +250,11 @@ class RecordedSteps:
         try:
             self._machine.close()
         finally:
-            if self._owns_replay:
-                self.replay.close()
+            with contextlib.ExitStack() as stack:
+                if self._owns_replay:
+                    stack.callback(self.replay.close)
+                if self._curves is not None:
+                    stack.callback(self._curves.close)
 
     def finish(self) -> None:
         """Close when the env is dropped, or the process ends."""
