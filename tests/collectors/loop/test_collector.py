@@ -714,7 +714,7 @@ def test_observations_outside_of_their_space_are_told_once_an_env_and_counted(
     found = sw.check_vector_env(SyncVectorEnv([partial(out_of_space, kind)] * 2), steps=20)
     assert "env 0" in found.outside
     assert not found.is_fine
-    with pytest.raises(AssertionError, match="FAIL +observations"):
+    with pytest.raises(AssertionError, match=r"FAIL +observations"):
         assert_env(partial(out_of_space, kind), steps=20, vectorization=["sync"])
 
 
