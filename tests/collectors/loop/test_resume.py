@@ -212,6 +212,15 @@ def test_many_kinds_of_envs_are_brought_back(name: str, stop: int) -> None:
     )
 
 
+@pytest.mark.parametrize("goal", ["episodes", "steps"])
+def test_chunks_begin_where_they_would_have(goal: str) -> None:
+    def make(replay: Any) -> sw.Collector:
+        return sw.Collector(sw.make_vec("CartPole-v1", 3, num_workers=0), "random", replay, seed=0)
+
+    with small_chunks(5):
+        assert_goes_on(make, [(goal, 5), ("steps", 60)], 1)
+
+
 @pytest.mark.parametrize(
     "space",
     [
