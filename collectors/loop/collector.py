@@ -373,7 +373,8 @@ class Collector:
             "policy_state": None if self._call.state is None else self._call.state.state_dict(),
             "counter": self._counter.state_dict(),
             "outside": self._watch.rows,
-            "open": None if machine.needs_reset else self._loop.state_dict(),
+            "is_open": not machine.needs_reset,
+            "envs_state": self._loop.state_dict(is_open=not machine.needs_reset),
             "writer": None if writer is None else writer.state_dict(),
         }
 
@@ -417,8 +418,8 @@ class Collector:
                 self._call.state.load_state_dict(member(told, "policy_state"))
             counter.load_state_dict(member(told, "counter"))
             self._watch.rows = whole(member(told, "outside"), "outside")
-            is_open = member(told, "open") is not None
-            why = self._loop.bring_back(told["open"]) if is_open else ""
+            is_open = member(told, "is_open") is True
+            why = self._loop.bring_back(member(told, "envs_state"), is_open=is_open)
         except ValueError as error:
             raise ValueError(
                 f"state: expected that of a Collector as this one, {error}; make envs, policy and "

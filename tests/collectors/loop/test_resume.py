@@ -221,6 +221,17 @@ def test_chunks_begin_where_they_would_have(goal: str) -> None:
         assert_goes_on(make, [(goal, 5), ("steps", 60)], 1)
 
 
+@pytest.mark.parametrize("in_groups", [False, True])
+@pytest.mark.parametrize("mode", AutoresetMode)
+def test_no_seed_of_a_reset_is_drawn_twice(mode: AutoresetMode, in_groups: bool) -> None:
+    def make(replay: Any) -> sw.Collector:
+        envs = partial(envs_of, 2, mode, seeds_itself=False)
+        some = [envs(), envs()] if in_groups else envs()
+        return sw.Collector(some, "random", replay, seed=0, reseed_steps=1)
+
+    assert_goes_on(make, [("steps", 50), ("episodes", 5), ("steps", 50)], 2)
+
+
 @pytest.mark.parametrize(
     "space",
     [
@@ -263,8 +274,8 @@ def test_an_env_whose_seeds_do_not_say_all_is_told_and_reset(
     replay = sw.SequenceReplayBuffer()
 
     def make() -> sw.Collector:
-        envs = envs_of(2, AutoresetMode.NEXT_STEP, seeds_itself=True, make=Forgetful)
-        return sw.Collector(envs, "random", replay, seed=0)
+        envs = envs_of(2, AutoresetMode.NEXT_STEP, seeds_itself=False, make=Forgetful)
+        return sw.Collector(envs, "random", replay, seed=0, reseed_steps=1)
 
     first, second = make(), make()
     first.collect(steps=52)
@@ -273,6 +284,9 @@ def test_an_env_whose_seeds_do_not_say_all_is_told_and_reset(
     assert "env 0 shows something else" in caplog.text
     open_episodes = int((first.state_dict()["counter"]["lengths"] > 0).sum())
     report = second.collect(steps=50)
+    seeds = [one.metadata.get("seed") for one in replay.iter_episodes()]
+    assert None not in seeds
+    assert len({*seeds}) == len(seeds)
     assert report.cut == open_episodes > 0
     assert len(replay.sessions) == 1
     assert replay.steps == steps + report.steps
@@ -297,7 +311,7 @@ def test_an_env_that_fails_on_the_way_back_is_told_and_reset(
     for _ in range(20):
         first.collect(steps=1)
         state = first.state_dict()
-        if state["open"]["log"]["steps"]:
+        if state["envs_state"]["log"]["steps"]:
             break
     Failing.fails = True
     second.load_state_dict(state)
