@@ -285,6 +285,11 @@ class Session:
                 replay.attach(writer)
         return writer
 
+    def cut(self) -> None:
+        """The open episodes of the run that goes on end here, before the session begins."""
+        if self.continues is not None:
+            self.continues = self.continues[0], None
+
     def end(self, writer: ReplayWriter) -> None:
         """Free the streams of the writer, which will not write again."""
         _sessions[self._replay].pop(writer, None)

@@ -133,6 +133,8 @@ class StepMachine:
         self.cut()
         if self.replay_writer is not None:
             self.replay_writer.cut()
+        elif self._session is not None:
+            self._session.cut()
         if self.rollout_writer is not None:
             self.rollout_writer.forget()
         self._counted = []

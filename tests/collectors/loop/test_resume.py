@@ -26,7 +26,7 @@ from support.examples import examples
 from support.models.plans import CHUNK_ROWS, MODES, small_chunks
 from support.models.rollout_model import assert_equal_rollouts
 
-Calls = Sequence[tuple[str, int]]
+Calls = Sequence[tuple[str, Any]]
 CALLS = st.lists(
     st.tuples(st.sampled_from(["rollout", "steps", "steps", "episodes"]), st.integers(1, 12)),
     min_size=2,
@@ -107,7 +107,7 @@ def through_bytes(state: Any) -> Any:
     return unpack(pack(state), "test")
 
 
-def call(collector: sw.Collector, kind: str, goal: int) -> Any:
+def call(collector: sw.Collector, kind: str, goal: Any) -> Any:
     if kind == "rollout":
         return collector.rollout(goal)
     report = collector.collect(**cast("Any", {kind: goal}))
@@ -219,6 +219,15 @@ def test_chunks_begin_where_they_would_have(goal: str) -> None:
 
     with small_chunks(5):
         assert_goes_on(make, [(goal, 5), ("steps", 60)], 1)
+
+
+@pytest.mark.parametrize("goal", [{"seeds": [5, 7]}, {"episodes": 2}])
+def test_an_open_episode_that_is_left_gets_no_more_rows(goal: dict[str, Any]) -> None:
+    def make(replay: Any) -> sw.Collector:
+        return sw.Collector(sw.make_vec("CartPole-v1", 3, num_workers=0), "random", replay, seed=0)
+
+    calls: Any = [("steps", 20), *goal.items(), ("rollout", 9)]
+    assert_goes_on(make, calls, 1)  # 2 of 3 envs count: the third writes nothing
 
 
 @pytest.mark.parametrize("in_groups", [False, True])
