@@ -73,6 +73,16 @@ class Forgetful(Drawn):
         return super().seen() + self.resets
 
 
+class Breaking(Drawn):
+    """Raises an error now and then."""
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, Any]:
+        step = super().step(action)
+        if self.np_random.random() < 0.1:
+            raise OSError("no display")
+        return step
+
+
 class Counting:
     """Its actions come from its own count of the rows of an episode."""
 
@@ -219,6 +229,21 @@ def test_chunks_begin_where_they_would_have(goal: str) -> None:
 
     with small_chunks(5):
         assert_goes_on(make, [(goal, 5), ("steps", 60)], 1)
+
+
+@pytest.mark.parametrize("shard", [None, (2, 3)])
+@pytest.mark.parametrize("num_workers", [None, 0, 2])
+def test_envs_that_raised_errors_go_on_with_the_same_seeds(
+    num_workers: int | None, shard: tuple[int, int] | None
+) -> None:
+    def make(replay: Any) -> sw.Collector:
+        if num_workers is None:
+            envs: Any = SyncVectorEnv([Breaking] * 2)
+        else:
+            envs = sw.make_vec(Breaking, 2, num_workers=num_workers)
+        return sw.Collector(envs, "random", replay, seed=0, tolerate=1000, shard=shard)
+
+    assert_goes_on(make, [("steps", 60), ("rollout", 30), ("steps", 60)], 2)
 
 
 @pytest.mark.parametrize("goal", [{"seeds": [5, 7]}, {"episodes": 2}])
@@ -379,6 +404,11 @@ def test_what_cannot_be_loaded_is_refused() -> None:
         make(policy=Counting()).load_state_dict(state)
     with pytest.raises(ValueError, match="state"):
         make().load_state_dict({})
+    for none in (None, [1], "state", 3):
+        with pytest.raises(ValueError, match="state"):
+            make().load_state_dict(cast("Any", none))
+    with pytest.raises(ValueError, match="replay: expected none"):
+        make(replay=sw.SequenceReplayBuffer()).load_state_dict(state)
     replay = sw.SequenceReplayBuffer()
     writing = make(replay=replay)
     writing.collect(steps=20)
