@@ -56,13 +56,14 @@ class Tolerant(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._env_fn = None if is_given else env_fn
         self._index, self._faults = index, faults
         self._seed: int | None = None
-        self._restarts = self._steps = 0
+        self._steps = 0
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Reset the env, or a new one if it raises, with the given seed or one of its own."""
-        self._seed, self._steps = self._seed if seed is None else seed, 0
+        # Of a run that goes on the seed that was given: from it alone follow those after an error.
+        self._seed, self._steps = self._seed if seed is None else getattr(seed, "root", seed), 0
         try:
             return self.env.reset(seed=seed, options=options)
         except Exception as error:
@@ -82,10 +83,10 @@ class Tolerant(gymnasium.Wrapper[Any, Any, Any, Any]):
     ) -> tuple[Any, dict[str, Any]]:
         while True:
             self._faults.answer(self._index, where, error)
-            self._restarts, self._steps, fresh = self._restarts + 1, 0, seed
+            self._steps, fresh = 0, seed
             if seed is None and self._seed is not None:
-                drawn = np.random.SeedSequence(self._seed, spawn_key=(0, self._restarts))
-                fresh = in_shard_of(self._seed, int(drawn.generate_state(1)[0]) >> 1)
+                drawn = np.random.SeedSequence(self._seed, spawn_key=(0, 1))
+                fresh = self._seed = in_shard_of(self._seed, int(drawn.generate_state(1)[0]) >> 1)
             try:
                 if (make := self._env_fn) is not None:
                     with contextlib.suppress(Exception):

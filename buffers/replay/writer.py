@@ -245,8 +245,12 @@ class ReplayWriter:
         if observed is not None:
             self._buffer.load_state_dict(buffer, observed)
         else:
-            streams = items(member(mapping(buffer, "buffer"), "stream_episodes"), "stream_episodes")
+            cut = mapping(buffer, "buffer")
+            streams = items(member(cut, "stream_episodes"), "stream_episodes", self._num_envs)
+            following = whole(member(cut, "next_episode"), "next_episode", stored)
             self._start([whole(one, "stream") for one in streams])
+            self._buffer.next_episode = following
+            self._buffer.take(everything=True)  # as then: the next chunks of all envs begin now
 
     def _start(self, stream_episodes: Sequence[int]) -> None:
         self._known_episodes = self._replay.storage.index.next_episode

@@ -27,6 +27,7 @@ LARGEST_MASS = 1e280
 _LARGEST_ALPHA = 20.0  # _EPSILON to this power is far enough from 0
 _SCANNED = 4_096  # leaves that are searched at once for a live one
 _PART = 1 << 16  # ids that enter or leave at once
+_MOST_ROOM_AN_ITEM = 64  # that a state may ask for
 _LARGEST_GAP = 1_024  # ids between two ranges that enter or leave at once
 
 
@@ -69,6 +70,16 @@ class Priorities:
 
     def __len__(self) -> int:
         return self._count
+
+    @property
+    def room(self) -> int:
+        """Number of ids that fit without a larger tree; set while there are none."""
+        return self._tree.capacity
+
+    @room.setter
+    def room(self, room: int) -> None:
+        assert not self._count
+        self._use(room)
 
     def enter(self, first_ids: np.ndarray, counts: np.ndarray) -> None:
         """Add ranges of ids, as first ids and counts [n] int64, with the priority of new ones."""
@@ -640,6 +651,9 @@ class PriorityIndex:
             "largest": float(masses.max(initial=0)) or 1.0,  # read by earlier versions
             "ids": ids,
             "masses": masses,
+            # Where the items lie in the tree, which decides which point draws which of them.
+            "first": int(self._numbers[0]) if len(self._numbers) else self._next_number,
+            "room": self._priorities.room,
         }
 
     def restore(self, index: ChunkIndex, generation: int, state: Mapping[str, Any] | None) -> None:
@@ -669,8 +683,13 @@ class PriorityIndex:
                 f"new_priority: expected {state['new']!r}, with which the priorities were kept, "
                 f"got {self.new!r}; make the replay with that"
             )
+        # Earlier versions do not tell these. Of a tree that was far larger once, less will do.
+        first = untrusted_json.whole(state.get("first", 0), "first", 0, 1 << 53)
+        room = untrusted_json.whole(state.get("room", 1), "room", 1)
         self._kind = kind
         self._forget(index, generation)
+        self._next_number = first
+        self._priorities.room = min(room, _MOST_ROOM_AN_ITEM * max(1 << 10, len(ids)))
         self._take_up(index)
         self._put(ids, masses)
 

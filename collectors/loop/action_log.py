@@ -65,7 +65,7 @@ class ActionLog:
 
     def begin(self) -> None:
         """All envs were reset."""
-        self._length, self._is_whole = 0, True
+        self._rows, self._room, self._length, self._is_whole = [], 0, 0, True
         self._since = [0] * self._num_envs
         self._roots = [None] * self._num_envs
 
@@ -96,7 +96,9 @@ class ActionLog:
 
     def restarted(self, env: int, own: object) -> None:
         """The worker process of an env died; the next one began with this seed, if it has one."""
-        seed = cast("int | None", own)
+        seed, before = cast("int | None", own), self._roots[env]
+        if seed is not None and isinstance(before, ShardSeed):
+            seed = ShardSeed(seed, before.count)
         self._roots[env], self._numbers[env], self._own[env] = seed, 0, None
         self._since[env] = self._length
         self._is_whole &= self._is_alone

@@ -388,7 +388,8 @@ class Collector:
             "policy_state": None if self._call.state is None else self._call.state.state_dict(),
             "counter": self._counter.state_dict(),
             "outside": self._watch.rows,
-            "open": None if machine.needs_reset else self._loop.state_dict(),
+            "is_open": not machine.needs_reset,
+            "envs_state": self._loop.state_dict(is_open=not machine.needs_reset),
             "writer": None if writer is None else writer.state_dict(),
         }
 
@@ -416,7 +417,7 @@ class Collector:
                 "has; make a new one"
             )
         try:
-            told = mapping(dict(state), "state")
+            told = mapping(dict(state) if isinstance(state, Mapping) else state, "state")
             whole(member(told, "version"), "version", 1, 1)
             mine = env_name(self._groups[0]), counter.num_envs
             given = member(told, "envs"), member(told, "num_envs")
@@ -424,7 +425,8 @@ class Collector:
                 raise ValueError(
                     f"envs: expected {given[1]} of {given[0]}, got {mine[1]} of {mine[0]}"
                 )
-            self._check_replay(told.get("writer"))
+            is_open = member(told, "is_open") is True
+            self._check_replay(told.get("writer"), is_open=is_open)
             self._seeds.load_state_dict(member(told, "seeds"))
             load_generator(self._minibatch_rng, member(told, "minibatches"))
             load_state_of(self._policy, member(told, "policy"))
@@ -432,8 +434,7 @@ class Collector:
                 self._call.state.load_state_dict(member(told, "policy_state"))
             counter.load_state_dict(member(told, "counter"))
             self._watch.rows = whole(member(told, "outside"), "outside")
-            is_open = member(told, "open") is not None
-            why = self._loop.bring_back(told["open"]) if is_open else ""
+            why = self._loop.bring_back(member(told, "envs_state"), is_open=is_open)
         except ValueError as error:
             raise ValueError(
                 f"state: expected that of a Collector as this one, {error}; make envs, policy and "
@@ -454,10 +455,12 @@ class Collector:
                 why,
             )
 
-    def _check_replay(self, writer: object) -> None:
+    def _check_replay(self, writer: object, *, is_open: bool) -> None:
         """Refuse a replay with other episodes than the one of a writer's state."""
-        if (writer is None) != (self._replay is None or not self._replay.is_bound):
-            there = "none, or an empty one" if writer is None else "that with the rows until then"
+        holds = self._replay is not None and self._replay.is_bound
+        if holds != (writer is not None) or (self._replay is not None and is_open and not holds):
+            there = "none" if is_open else "none, or an empty one"
+            there = there if writer is None else "that with the rows until then"
             raise ValueError(f"replay: expected {there}, got {self._replay!r}")
         if writer is not None and self._replay is not None:
             stored = member(mapping(writer, "writer"), "stored_episodes")

@@ -238,6 +238,7 @@ class Session:
         self._facts, self._flush_seconds, self._watch = facts, flush_seconds, watch
         self._is_recorded, self._has_digest = is_recorded, has_digest
         self._held_bytes = held_bytes
+        self._is_cut = False
         self.continues: tuple[object, Mapping[str, np.ndarray] | None] | None = None
         """The state of the writer of the run that goes on, and what its envs show."""
 
@@ -279,11 +280,17 @@ class Session:
             )
             if self.continues is not None:
                 writer.load_state_dict(*self.continues)
+                if self._is_cut:
+                    writer.cut()
             beside[writer] = target
             writer.watch = self._watch
             if self._is_recorded:
                 replay.attach(writer)
         return writer
+
+    def cut(self) -> None:
+        """The open episodes of the run that goes on end here, before the session begins."""
+        self._is_cut = True
 
     def end(self, writer: ReplayWriter) -> None:
         """Free the streams of the writer, which will not write again."""

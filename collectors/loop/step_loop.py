@@ -135,6 +135,8 @@ class StepMachine:
         self.cut()
         if self.replay_writer is not None:
             self.replay_writer.cut()
+        elif self._session is not None:
+            self._session.cut()
         if self.rollout_writer is not None:
             self.rollout_writer.forget()
         self._counted = []
@@ -384,15 +386,15 @@ class StepLoop:
         self.env_seconds += time.perf_counter() - began
         return bool(results)
 
-    def state_dict(self) -> dict[str, object]:
+    def state_dict(self, *, is_open: bool) -> dict[str, object]:
         """The way to bring the envs back; see `action_log`."""
-        return self._stepper.state_dict()
+        return self._stepper.state_dict(is_open=is_open)
 
-    def bring_back(self, state: object) -> str:
+    def bring_back(self, state: object, *, is_open: bool) -> str:
         """Play new envs up to a state of `state_dict`; why that failed, or nothing."""
         began = time.perf_counter()
-        why = self._stepper.bring_back(state)
-        if not why:
+        why = self._stepper.bring_back(state, is_open=is_open)
+        if is_open and not why:
             seconds = time.perf_counter() - began
             _LOG.info("brought %d envs back in %.1f s", self._counter.num_envs, seconds)
         return why

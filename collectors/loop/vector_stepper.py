@@ -110,23 +110,36 @@ class Stepper:
             with self._exact_infos:
                 self._receive()
 
-    def state_dict(self) -> dict[str, object]:
-        """The way to bring the envs back, and what they then show; see `action_log`."""
+    def state_dict(self, *, is_open: bool) -> dict[str, object]:
+        """The seeds of resets; with open episodes also the way to bring the envs back.
+
+        And what they then show; see `action_log`.
+        """
         reader = self.reader
+        seeds: dict[str, object] = {"reset_seeds": reader.reset_seeds.state_dict()}
+        if not is_open:
+            return seeds
         return {
+            **seeds,
             "log": None if self._log is None else self._log.state_dict(),
             "rows": {name: _checksums(rows) for name, rows in reader.leaves.items()},
             "ended": reader.ended.tolist(),
-            "reset_seeds": reader.reset_seeds.state_dict(),
         }
 
-    def bring_back(self, state: object) -> str:
+    def bring_back(self, state: object, *, is_open: bool) -> str:
         """Play new envs up to a state of `state_dict`; why that failed, or nothing.
 
         Raises:
             ValueError: It is no such state.
         """
-        told, reader = mapping(state, "envs"), self.reader
+        told = mapping(state, "envs")
+        why = self._bring_back(told) if is_open else ""
+        # Also where that failed: none of these seeds is to be drawn twice.
+        self.reader.reset_seeds.load_state_dict(member(told, "reset_seeds"))
+        return why
+
+    def _bring_back(self, told: dict[str, object]) -> str:
+        reader = self.reader
         if self._log is None or member(told, "log") is None:
             return "no seeds and actions lead to where they were"
         past = self._log.past_of(told["log"])
@@ -145,7 +158,6 @@ class Stepper:
         }
         if wrong or expected.keys() != found.keys() or told.get("ended") != reader.ended.tolist():
             return f"env {min(wrong, default=0)} shows something else than it did"
-        reader.reset_seeds.load_state_dict(member(told, "reset_seeds"))
         return ""
 
     def _play(self, past: Past) -> None:
@@ -262,11 +274,12 @@ class InterleavedSteppers:
         groups = range(len(self._steppers))
         return [result for group in groups for result in self._received(group)]
 
-    def state_dict(self) -> dict[str, object]:
+    def state_dict(self, *, is_open: bool) -> dict[str, object]:
         """The states of all groups, none of which is stepping, and whose turn it is."""
-        return {"groups": [stepper.state_dict() for stepper in self._steppers], "turn": self._turn}
+        groups = [stepper.state_dict(is_open=is_open) for stepper in self._steppers]
+        return {"groups": groups, "turn": self._turn}
 
-    def bring_back(self, state: object) -> str:
+    def bring_back(self, state: object, *, is_open: bool) -> str:
         """Play new envs up to a state of `state_dict`; why that failed, or nothing.
 
         Raises:
@@ -275,12 +288,11 @@ class InterleavedSteppers:
         told, count = mapping(state, "envs"), len(self._steppers)
         groups = items(member(told, "groups"), "groups", count)
         turn = whole(member(told, "turn"), "turn", 0, count - 1)
+        why = ""
         for stepper, group in zip(self._steppers, groups, strict=True):
-            why = stepper.bring_back(group)
-            if why:
-                return why
+            why = stepper.bring_back(group, is_open=is_open and not why) or why
         self._turn = turn
-        return ""
+        return why
 
     def drain(self) -> None:
         """Finish the steps that were sent and not received, and drop their results."""

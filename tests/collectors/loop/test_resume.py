@@ -26,7 +26,7 @@ from support.examples import examples
 from support.models.plans import CHUNK_ROWS, MODES, small_chunks
 from support.models.rollout_model import assert_equal_rollouts
 
-Calls = Sequence[tuple[str, int]]
+Calls = Sequence[tuple[str, Any]]
 CALLS = st.lists(
     st.tuples(st.sampled_from(["rollout", "steps", "steps", "episodes"]), st.integers(1, 12)),
     min_size=2,
@@ -73,6 +73,16 @@ class Forgetful(Drawn):
         return super().seen() + self.resets
 
 
+class Breaking(Drawn):
+    """Raises an error now and then."""
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, Any]:
+        step = super().step(action)
+        if self.np_random.random() < 0.1:
+            raise OSError("no display")
+        return step
+
+
 class Counting:
     """Its actions come from its own count of the rows of an episode."""
 
@@ -107,7 +117,7 @@ def through_bytes(state: Any) -> Any:
     return unpack(pack(state), "test")
 
 
-def call(collector: sw.Collector, kind: str, goal: int) -> Any:
+def call(collector: sw.Collector, kind: str, goal: Any) -> Any:
     if kind == "rollout":
         return collector.rollout(goal)
     report = collector.collect(**cast("Any", {kind: goal}))
@@ -212,6 +222,50 @@ def test_many_kinds_of_envs_are_brought_back(name: str, stop: int) -> None:
     )
 
 
+@pytest.mark.parametrize("goal", ["episodes", "steps"])
+def test_chunks_begin_where_they_would_have(goal: str) -> None:
+    def make(replay: Any) -> sw.Collector:
+        return sw.Collector(sw.make_vec("CartPole-v1", 3, num_workers=0), "random", replay, seed=0)
+
+    with small_chunks(5):
+        assert_goes_on(make, [(goal, 5), ("steps", 60)], 1)
+
+
+@pytest.mark.parametrize("shard", [None, (2, 3)])
+@pytest.mark.parametrize("num_workers", [None, 0, 2])
+def test_envs_that_raised_errors_go_on_with_the_same_seeds(
+    num_workers: int | None, shard: tuple[int, int] | None
+) -> None:
+    def make(replay: Any) -> sw.Collector:
+        if num_workers is None:
+            envs: Any = SyncVectorEnv([Breaking] * 2)
+        else:
+            envs = sw.make_vec(Breaking, 2, num_workers=num_workers)
+        return sw.Collector(envs, "random", replay, seed=0, tolerate=1000, shard=shard)
+
+    assert_goes_on(make, [("steps", 60), ("rollout", 30), ("steps", 60)], 2)
+
+
+@pytest.mark.parametrize("goal", [{"seeds": [5, 7]}, {"episodes": 2}])
+def test_an_open_episode_that_is_left_gets_no_more_rows(goal: dict[str, Any]) -> None:
+    def make(replay: Any) -> sw.Collector:
+        return sw.Collector(sw.make_vec("CartPole-v1", 3, num_workers=0), "random", replay, seed=0)
+
+    calls: Any = [("steps", 20), *goal.items(), ("rollout", 9)]
+    assert_goes_on(make, calls, 1)  # 2 of 3 envs count: the third writes nothing
+
+
+@pytest.mark.parametrize("in_groups", [False, True])
+@pytest.mark.parametrize("mode", AutoresetMode)
+def test_no_seed_of_a_reset_is_drawn_twice(mode: AutoresetMode, in_groups: bool) -> None:
+    def make(replay: Any) -> sw.Collector:
+        envs = partial(envs_of, 2, mode, seeds_itself=False)
+        some = [envs(), envs()] if in_groups else envs()
+        return sw.Collector(some, "random", replay, seed=0, reseed_steps=1)
+
+    assert_goes_on(make, [("steps", 50), ("episodes", 5), ("steps", 50)], 2)
+
+
 @pytest.mark.parametrize(
     "space",
     [
@@ -254,8 +308,8 @@ def test_an_env_whose_seeds_do_not_say_all_is_told_and_reset(
     replay = sw.SequenceReplayBuffer()
 
     def make() -> sw.Collector:
-        envs = envs_of(2, AutoresetMode.NEXT_STEP, seeds_itself=True, make=Forgetful)
-        return sw.Collector(envs, "random", replay, seed=0)
+        envs = envs_of(2, AutoresetMode.NEXT_STEP, seeds_itself=False, make=Forgetful)
+        return sw.Collector(envs, "random", replay, seed=0, reseed_steps=1)
 
     first, second = make(), make()
     first.collect(steps=52)
@@ -264,6 +318,9 @@ def test_an_env_whose_seeds_do_not_say_all_is_told_and_reset(
     assert "env 0 shows something else" in caplog.text
     open_episodes = int((first.state_dict()["counter"]["lengths"] > 0).sum())
     report = second.collect(steps=50)
+    seeds = [one.metadata.get("seed") for one in replay.iter_episodes()]
+    assert None not in seeds
+    assert len({*seeds}) == len(seeds)
     assert report.cut == open_episodes > 0
     assert len(replay.sessions) == 1
     assert replay.steps == steps + report.steps
@@ -288,7 +345,7 @@ def test_an_env_that_fails_on_the_way_back_is_told_and_reset(
     for _ in range(20):
         first.collect(steps=1)
         state = first.state_dict()
-        if state["open"]["log"]["steps"]:
+        if state["envs_state"]["log"]["steps"]:
             break
     Failing.fails = True
     second.load_state_dict(state)
@@ -347,6 +404,11 @@ def test_what_cannot_be_loaded_is_refused() -> None:
         make(policy=Counting()).load_state_dict(state)
     with pytest.raises(ValueError, match="state"):
         make().load_state_dict({})
+    for none in (None, [1], "state", 3):
+        with pytest.raises(ValueError, match="state"):
+            make().load_state_dict(cast("Any", none))
+    with pytest.raises(ValueError, match="replay: expected none"):
+        make(replay=sw.SequenceReplayBuffer()).load_state_dict(state)
     replay = sw.SequenceReplayBuffer()
     writing = make(replay=replay)
     writing.collect(steps=20)

@@ -78,7 +78,6 @@ class TolerantModel(Model):
         self.envs = self.made
         self.faults, self.restarts = 0, 0
         self.last_seeds: list[int] = [-1] * len(slots)
-        self.numbers = [0] * len(slots)
 
     def _turn(self) -> int:
         before, chosen = list(self.current), list(self.chosen)
@@ -130,10 +129,10 @@ class TolerantModel(Model):
         self.faults += 1
         if self.faults > self.tolerate:
             raise error
-        self.numbers[stream] += 1
-        key = (0, self.numbers[stream])
-        drawn = np.random.SeedSequence(self.last_seeds[stream], spawn_key=key).generate_state(1)[0]
-        used = int(drawn) >> 1 if seed is None else seed
+        drawn = np.random.SeedSequence(self.last_seeds[stream], spawn_key=(0, 1)).generate_state(1)[
+            0
+        ]
+        used = self.last_seeds[stream] = int(drawn) >> 1 if seed is None else seed
         try:
             try:
                 self.made[stream].close()
