@@ -353,7 +353,8 @@ class Collector:
         this state. Take it between two calls of `collect` or `rollout`.
 
         Returns:
-            Plain values and numpy arrays, for ``torch.save`` or `save_checkpoint`.
+            Plain values and numpy arrays, for `save_checkpoint`, or for ``torch.save``, whose
+            files are read with ``weights_only=False``: load none that you do not trust.
 
         Raises:
             TypeError: The policy draws from a generator, and has no ``state_dict`` and

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, cast
@@ -271,6 +272,9 @@ def _inspected_stack(envs: Vector, frame_stack: int | None) -> tuple[int, str]:
 
 def env_name(envs: Vector) -> str:
     """The id under which the env is registered, or its class."""
+    declared = envs.metadata.get("env_spec")  # of makers of Stepwell, also where workers play
+    if isinstance(declared, str):
+        return str(json.loads(declared)["id"])
     inner = envs.unwrapped
     single = inner.envs[0] if isinstance(inner, SyncVectorEnv) else inner
     spec = envs.spec or single.spec

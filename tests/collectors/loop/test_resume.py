@@ -480,3 +480,18 @@ def test_a_resumed_seed_goes_on_with_the_seeds_after_it(
     )
     for _ in range(3):
         assert env.reset()[1] == never.reset()[1]
+
+
+def test_other_numbers_of_worker_processes_go_on_alike() -> None:
+    def make(workers: int) -> sw.Collector:
+        envs = sw.make_vec("CartPole-v1", num_envs=3, num_workers=workers)
+        return sw.Collector(envs, "random", seed=0)
+
+    with make(2) as first:
+        first.collect(steps=70)
+        state = first.state_dict()
+        expected = first.rollout(20)
+    for workers in (0, 3):
+        with make(workers) as other:
+            other.load_state_dict(state)
+            assert_equal_rollouts(other.rollout(20), expected)
