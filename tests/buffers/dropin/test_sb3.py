@@ -745,14 +745,14 @@ def test_returns_of_a_resumed_ring_stop_where_a_run_was_cut(tmp_path: Path) -> N
 
 
 def test_a_model_that_is_loaded_to_play_opens_no_folder(tmp_path: Path) -> None:
-    options = {"replay_buffer_class": ours.ReplayBuffer, "buffer_size": 500, "device": "cpu"}
+    options: Any = {"replay_buffer_class": ours.ReplayBuffer, "buffer_size": 500, "device": "cpu"}
     options |= {"replay_buffer_kwargs": {"path": tmp_path / "a"}, "learning_starts": 50}
-    model = SAC("MlpPolicy", "Pendulum-v1", seed=0, **options)
+    model: Any = SAC("MlpPolicy", "Pendulum-v1", seed=0, **options)
     model.learn(60)
     model.save(tmp_path / "model.zip")
     SAC.load(tmp_path / "model.zip")  # the folder is locked by the first one
     model.replay_buffer.close()
-    again = SAC.load(tmp_path / "model.zip", env=model.env)
+    again: Any = SAC.load(tmp_path / "model.zip", env=model.env)
     again.learn(5, reset_num_timesteps=False)
     assert again.replay_buffer.size() == 65
     again.replay_buffer.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import numpy as np
@@ -102,15 +103,15 @@ def test_the_parts_of_a_dict_are_in_the_order_of_their_keys() -> None:
 
 def model(kind: str, memory: Any) -> Any:
     """A linear network: a policy, or values of all actions, or of the taken one."""
-    from skrl.models.torch import DeterministicMixin, GaussianMixin, Model
-
-    mixin = GaussianMixin if kind == "gaussian" else DeterministicMixin
+    models: Any = importlib.import_module("skrl.models.torch")
+    base: Any = models.Model
+    mixin: Any = models.GaussianMixin if kind == "gaussian" else models.DeterministicMixin
     is_critic = kind == "critic"
 
-    class Linear(mixin, Model):  # type: ignore[misc, valid-type]
+    class Linear(mixin, base):
         def __init__(self) -> None:
             seen, chosen = memory.observation_space, memory.action_space
-            Model.__init__(self, observation_space=seen, action_space=chosen, device="cpu")
+            base.__init__(self, observation_space=seen, action_space=chosen, device="cpu")
             mixin.__init__(self)
             inputs = self.num_observations + (self.num_actions if is_critic else 0)
             self.net = torch.nn.Linear(inputs, 1 if is_critic else self.num_actions)

@@ -342,11 +342,10 @@ def test_an_env_that_fails_on_the_way_back_is_told_and_reset(
         return sw.Collector(envs_of(1, DISABLED, seeds_itself=True, make=Failing), "random", seed=0)
 
     first, second = make(), make()
-    for _ in range(20):
+    state: Any = first.state_dict()
+    while not (state["is_open"] and state["envs_state"]["log"]["steps"]):
         first.collect(steps=1)
         state = first.state_dict()
-        if state["envs_state"]["log"]["steps"]:
-            break
     Failing.fails = True
     second.load_state_dict(state)
     assert "OSError: no display" in caplog.text
