@@ -11,6 +11,8 @@ import math
 from collections.abc import Mapping
 from typing import NoReturn, cast
 
+import numpy as np
+
 MOST = 1 << 62
 """No count, id or offset is larger: so the sum of two fits 64 bits."""
 
@@ -92,6 +94,13 @@ def items(value: object, name: str, count: int | None = None) -> list[object]:
         expected = "a list" if count is None else f"a list of {count} values"
         raise ValueError(f"{name}: expected {expected}, got {_short(value)}")
     return found
+
+
+def array_like(value: object, name: str, other: np.ndarray) -> np.ndarray:
+    """The value, if it is an array of the dtype and shape of another one."""
+    if isinstance(value, np.ndarray) and (value.dtype, value.shape) == (other.dtype, other.shape):
+        return value
+    raise ValueError(f"{name}: expected an array {other.dtype} {other.shape}, got another value")
 
 
 def _parts(value: object) -> list[object]:

@@ -53,7 +53,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 import numpy as np
 
 from ...buffers import Layout
-from ...buffers.base.untrusted_json import items, mapping, member, whole
+from ...buffers.base.untrusted_json import array_like, items, mapping, member, whole
 from ...buffers.replay.writer import ReplayWriter
 from ...buffers.spec.spec import kind_of, unflatten
 from ..policies.policy_caller import PolicyCaller
@@ -547,24 +547,17 @@ class EpisodeCounter:
     def load_state_dict(self, state: object) -> None:
         """Continue from a state of `state_dict`."""
         told = mapping(state, "counter")
-        for name, mine in (
-            ("sums", self._sums),
-            ("lengths", self._lengths),
-            ("numbers", self._numbers),
-        ):
-            rows = member(told, name)
-            if (
-                not isinstance(rows, np.ndarray)
-                or rows.shape != mine.shape
-                or rows.dtype != mine.dtype
-            ):
-                raise ValueError(f"{name}: expected {mine.dtype} {mine.shape}, got another value")
-            mine[:] = rows
+        own = {"sums": self._sums, "lengths": self._lengths, "numbers": self._numbers}
+        given = {name: array_like(member(told, name), name, rows) for name, rows in own.items()}
+        if given["lengths"].min() < -1 or given["numbers"].min() < -1:
+            raise ValueError("lengths, numbers: expected whole numbers >= -1, got a lower one")
         seeds = items(member(told, "seeds"), "seeds", self.num_envs)
         self._seeds = [None if seed is None else whole(seed, "seed") for seed in seeds]
         self._next_number, self.total_steps, self.total_episodes = (
             whole(member(told, key), key) for key in ("next_number", "steps", "episodes")
         )
+        for name, rows in own.items():
+            rows[:] = given[name]
 
     def _start(self, envs: list[int], metadata: Mapping[int, Mapping[str, object]]) -> None:
         """Choose and number the episodes that begin."""

@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 from ...buffers import Field, Layout, Spec, Tree
-from ...buffers.base.untrusted_json import mapping, member
+from ...buffers.base.untrusted_json import array_like, mapping
 from ...buffers.spec.exact_values import exactly
 from ...buffers.spec.spec import field_of, flatten, key_of, plain_array, unflatten
 from .policy import AnyPolicy, Policy, RandomPolicy, as_recurrent
@@ -261,15 +261,9 @@ class PolicyState:
     def load_state_dict(self, state: object) -> None:
         """Continue from a state of `state_dict`."""
         told = mapping(state, "policy's state")
+        given = {name: array_like(told.get(name), name, rows) for name, rows in self._now.items()}
         for name, rows in self._now.items():
-            given = member(told, name)
-            if (
-                not isinstance(given, np.ndarray)
-                or given.shape != rows.shape
-                or given.dtype != rows.dtype
-            ):
-                raise ValueError(f"{name}: expected {rows.dtype} {rows.shape}, got another value")
-            rows[:] = given
+            rows[:] = given[name]
 
     def tree(self, leaves: Mapping[str, np.ndarray]) -> Tree:
         """Rows nested as in the policy's initial state."""
