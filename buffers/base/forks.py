@@ -43,6 +43,14 @@ def generator(
     return made
 
 
+def load_generator(rng: np.random.Generator, state: Any) -> None:
+    """Let a generator continue from the state of its bit generator."""
+    try:
+        rng.bit_generator.state = state
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+        raise ValueError(f"generator: expected the state of a generator, got {error}") from None
+
+
 def watch(user: Forkable) -> None:
     """Fork while no other thread uses this object, or tell the child that one did."""
     _FORKS.users.add(user)

@@ -24,7 +24,7 @@ from ...buffers.base.untrusted_json import items, mapping, member, text, whole
 from ...buffers.replay.writer import check_flush_seconds
 from ...wrappers.seeded_resets import ShardSeed, in_shard_of
 from ..policies.as_policy import GivenPolicy, as_policy
-from ..policies.policy import SeededPolicy, load_generator, load_state_of, state_of, value_of
+from ..policies.policy import SeededPolicy, load_state_of, state_of, value_of
 from ..policies.policy_caller import PolicyCaller
 from .curves import Curves
 from .report import (
@@ -429,7 +429,7 @@ class Collector:
             is_open = member(told, "is_open") is True
             self._check_replay(told.get("writer"), is_open=is_open)
             self._seeds.load_state_dict(member(told, "seeds"))
-            load_generator(self._minibatch_rng, member(told, "minibatches"))
+            forks.load_generator(self._minibatch_rng, member(told, "minibatches"))
             load_state_of(self._policy, member(told, "policy"))
             if self._call.state is not None:
                 self._call.state.load_state_dict(member(told, "policy_state"))

@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 from ...buffers import Layout, Spec
+from ...buffers.base.forks import load_generator
 from ...buffers.base.number_checks import whole_number
 from ...buffers.base.untrusted_json import mapping, member, whole
 from ...buffers.spec.spec import flatten, unflatten
@@ -18,7 +19,6 @@ from .policy import (
     RandomPolicy,
     SeededPolicy,
     as_recurrent,
-    load_generator,
     load_state_of,
     override_hook_of,
     state_of,

@@ -12,6 +12,7 @@ from gymnasium import spaces
 from gymnasium.vector.utils import batch_space
 
 from ...buffers import Tree
+from ...buffers.base.forks import load_generator
 from ...buffers.base.untrusted_json import items, mapping, member, whole
 
 PolicyResult: TypeAlias = "Tree | tuple[Tree, Mapping[str, np.ndarray]]"
@@ -179,14 +180,6 @@ def load_state_of(policy: object, state: object) -> None:
         )
     if state is not None:
         cast("Any", policy).load_state_dict(state)
-
-
-def load_generator(rng: np.random.Generator, state: object) -> None:
-    """Let a generator continue from the state of its bit generator."""
-    try:
-        rng.bit_generator.state = cast("Any", state)
-    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
-        raise ValueError(f"generator: expected the state of a generator, got {error}") from None
 
 
 @runtime_checkable

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
+from ...base.forks import load_generator
 from .models import (
     ActionForm,
     DeviceTensors,
@@ -74,6 +76,17 @@ class SB3Actor:
     def begin(self, action_space: spaces.Space[Any], rng: np.random.Generator) -> None:
         """Check that the envs take the model's actions; the generator is not needed."""
         _check_action_space(self._model, action_space)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing: the model's weights and torch's generator are the learner's to keep.
+
+        Raises:
+            TypeError: The model explores by noise that depends on its state.
+        """
+        return _state_of(self._model)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Nothing is to be loaded."""
 
     def __call__(
         self, observation: Any, is_first: np.ndarray, /
@@ -143,6 +156,22 @@ class SB3Explorer:
         """Check that the envs take the model's actions, and draw from the generator."""
         _check_action_space(self._model, action_space)
         self._rng = rng
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of its own generator; the model and other generators are the learner's.
+
+        Raises:
+            TypeError: The model explores by noise that has a memory, or depends on its state.
+        """
+        return {**_state_of(self._model), "generator": self._rng.bit_generator.state}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state of `state_dict`, after `begin`.
+
+        Raises:
+            ValueError: It is no such state.
+        """
+        load_generator(self._rng, state.get("generator"))
 
     def __call__(self, observation: Any, is_first: np.ndarray, /) -> np.ndarray:
         """Actions ``[N, ...]`` for the envs; noise with a memory is reset where ``is_first``."""
@@ -231,6 +260,20 @@ class _Noise:
             policy.reset_noise(num_envs)
         self._envs = num_envs
         self._calls += 1
+
+
+def _state_of(model: Any) -> dict[str, Any]:
+    """Refuse a model whose exploration has a state that is kept nowhere."""
+    noise = getattr(model, "action_noise", None)
+    has_memory = noise is not None and type(noise).__name__ != "NormalActionNoise"
+    if model.use_sde or has_memory:
+        got = "use_sde=True" if model.use_sde else type(noise).__name__
+        raise TypeError(
+            f"policy: expected a model whose noise has no memory, to take the state of its "
+            f"exploration, got one with {got}; use NormalActionNoise, or give the Collector a "
+            f"policy with state_dict and load_state_dict"
+        )
+    return {}
 
 
 def _check_action_space(model: Any, space: spaces.Space[Any]) -> None:

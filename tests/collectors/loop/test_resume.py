@@ -302,6 +302,23 @@ def test_drawn_actions_of_a_network_go_on() -> None:
     assert_goes_on(make, [("steps", 60), ("rollout", 60)], 1)
 
 
+def test_the_exploration_of_an_sb3_model_goes_on() -> None:
+    sb3 = pytest.importorskip("stable_baselines3", reason="needs stable_baselines3")
+    model = sb3.DQN("MlpPolicy", "CartPole-v1", learning_starts=0, seed=0, device="cpu")
+    model.exploration_rate = 0.5
+    noisy = sb3.TD3("MlpPolicy", "Pendulum-v1", learning_starts=0, seed=0, device="cpu")
+    noise = pytest.importorskip("stable_baselines3.common.noise")
+    noisy.action_noise = noise.OrnsteinUhlenbeckActionNoise(np.zeros(1), np.ones(1))
+
+    def make(replay: Any) -> sw.Collector:
+        envs = sw.make_vec("CartPole-v1", num_envs=2, num_workers=0)
+        return sw.Collector(envs, model, replay, seed=0)
+
+    assert_goes_on(make, [("steps", 60), ("rollout", 60)], 1)
+    with pytest.raises(TypeError, match="OrnsteinUhlenbeckActionNoise"):
+        sw.Collector(gym.make("Pendulum-v1"), noisy).state_dict()
+
+
 def test_an_env_whose_seeds_do_not_say_all_is_told_and_reset(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
