@@ -560,8 +560,8 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         "a wrong key empties a search",
         "collectors/person/ram_search.py",
-        "if not len(left):",
-        "if len(left) < 0:",
+        "            if len(left):",
+        "            if True:",
         (
             "tests/collectors/person/test_watch.py::test_a_wrong_key_that_would_leave_nothing_changes_nothing",
         ),

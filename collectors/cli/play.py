@@ -127,7 +127,7 @@ def play(
     from ..evaluation.video import single_envs
     from ..person.controls import controls_of, load_pygame
     from ..person.play import play as play_env
-    from ..person.ram_search import ram_of
+    from ..person.ram_search import search_of
 
     with exit_on_error(debug), contextlib.ExitStack() as stack:
         options = games.parsed()
@@ -163,7 +163,7 @@ def play(
         (single,) = single_envs(envs, "play")
         controls_of(single, keys, watch=watch)  # before anything is created
         if watch:
-            ram_of(single)
+            search_of(single)
         defaults = missing_values(info_fields, request)
         replay = stack.enter_context(opened_store(out, resume, None, None))
         report = play_env(

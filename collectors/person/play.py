@@ -23,7 +23,7 @@ from ..policies.as_policy import GivenPolicy, as_policy
 from ..policies.policy import SeededPolicy, override_hook_of
 from ..policies.policy_caller import PolicyCaller
 from .controls import WATCH_COMMANDS, KeySource, controls_of, load_pygame
-from .ram_search import RamSearch, ram_of
+from .ram_search import RamSearch, search_of
 from .window import Window
 
 _HELD_BYTES = 256 << 20
@@ -141,7 +141,7 @@ def play(
         )
     (single,) = single_envs(envs, "play")
     controls = controls_of(single, keys, watch=watch)
-    searched = ram_of(single) if watch else None
+    search = search_of(single) if watch else None
     actor = None if policy is None else as_policy(policy)
     facts = _Facts(metadata, "human" if actor is None else "human and policy")
     recording = RecordedSteps(
@@ -165,8 +165,7 @@ def play(
         game = _Game(RecordedVectorEnv(envs, recording), recording, single, facts, seeds)
         game.hook = None if actor is None else override_hook_of(actor)
         game.most_episodes = episodes
-        if searched is not None:
-            game.read_ram, game.search = searched[0], RamSearch(searched[1])
+        game.search = search
         game.play(controls, caller, speed, scale)
     return game.report()
 
@@ -207,7 +206,6 @@ class _Game:
 
     hook: Any = None
     most_episodes: int | None = None
-    read_ram: Any = None
     search: RamSearch | None = None
 
     def __init__(
@@ -319,8 +317,7 @@ class _Game:
         elif command == "load":
             self._load()
         elif command in WATCH_COMMANDS and self.search is not None:
-            self.search.press(command, self.read_ram())
-            self._message = self.search.line()
+            self._message = self.search.press(command, self.search.read())
 
     def _chosen(self) -> tuple[_Taken, dict[str, np.ndarray]] | None:
         """The next action, with the policy's extras; None while the env waits for the person."""
@@ -392,12 +389,10 @@ class _Game:
         who = (
             "" if self._caller is None else ("you play   " if self._is_human else "policy plays   ")
         )
-        counts = (
-            f"{who}episode {self._begun - self._discarded}   step {len(self._steps)}   "
-            f"return {self._return:g}"
-        )
-        parts = counts, self._message  # addresses come first: a line that is too long is cut
-        return "   ".join(parts if self.search is None else parts[::-1]).strip()
+        return (  # the message first: a line that is too long is cut
+            f"{self._message}   {who}episode {self._begun - self._discarded}   "
+            f"step {len(self._steps)}   return {self._return:g}"
+        ).strip()
 
     def _begin_next(self) -> None:
         """Show the end of an episode for a while, in which it can be discarded; begin the next."""

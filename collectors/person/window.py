@@ -236,18 +236,10 @@ class Window:
 
     def _help_text(self) -> list[str]:
         """Two lines: the keys of the buttons, and those of the commands; a third of a search."""
-        controls, lines = self._controls, list[str]()
-        commands = controls.commands
-        searched = [name for name in commands if name in WATCH_COMMANDS]
-        for table, hidden in (
-            (controls.buttons, ()),
-            (commands, (*self._hidden, *searched)),
-            ({name: commands[name] for name in searched}, ()),
-        ):
-            shown = [
-                f"[{keys[0].title()}] {name.replace('_', ' ')}"
-                for name, keys in table.items()
-                if keys and name not in hidden
-            ]
-            lines.append("   ".join(shown))
+        commands = {k: v for k, v in self._controls.commands.items() if k not in self._hidden}
+        searched = {name: commands.pop(name) for name in WATCH_COMMANDS if name in commands}
+        lines = [
+            "   ".join(f"[{v[0].title()}] {k.replace('_', ' ')}" for k, v in table.items() if v)
+            for table in (self._controls.buttons, commands, searched)
+        ]
         return lines if searched else lines[:2]
