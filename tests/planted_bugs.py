@@ -547,6 +547,25 @@ BUGS: tuple[Bug, ...] = (
             "tests/collectors/evaluation/test_result.py::test_the_interval_holds_the_true_mean_in_95_percent_of_evaluations",
         ),
     ),
+    # --- a person plays ---------------------------------------------------------------------------
+    Bug(
+        "a press is compared with the mark, not with the press before",
+        "collectors/person/ram_search.py",
+        "(ram[self.left], self._seen[-1][self.left])",
+        "(ram[self.left], self._seen[0][self.left])",
+        (
+            "tests/collectors/person/test_watch.py::test_addresses_stay_that_did_at_each_press_what_it_says",
+        ),
+    ),
+    Bug(
+        "a wrong key empties a search",
+        "collectors/person/ram_search.py",
+        "            if len(left):",
+        "            if True:",
+        (
+            "tests/collectors/person/test_watch.py::test_a_wrong_key_that_would_leave_nothing_changes_nothing",
+        ),
+    ),
     # --- collectors in processes ------------------------------------------------------------------
     Bug(
         "the last piece is not compared after a death",

@@ -30,7 +30,7 @@ from .options import (
     parse_metadata,
     real_number,
 )
-from .output import Part, plural, print_json, print_parts
+from .output import Part, plural, print_json, print_lines, print_parts
 
 _KEYS = "Keys and window"
 
@@ -79,6 +79,15 @@ def play(
         Path | None,
         typer.Option(metavar="FILE", help="Other keys, from a TOML file.", rich_help_panel=_KEYS),
     ] = None,
+    watch: Annotated[
+        bool,
+        typer.Option(
+            "--watch",
+            help="Search the RAM of a game for a number: F2 marks it, then F6 (rose), F7 (fell), "
+            "F8 (stayed) keep its addresses. The last are printed as lines of a RAM map.",
+            rich_help_panel=_KEYS,
+        ),
+    ] = False,
     print_keys: Annotated[
         bool,
         typer.Option(
@@ -105,6 +114,7 @@ def play(
     stepwell play Pong --out runs/pong --metadata player=ann
     stepwell play Pong --policy sb3:model.zip --out runs/taken-over
     stepwell play CartPole-v1 --speed 0.5 --out runs/pole
+    stepwell play Pong --watch --out runs/pong
     stepwell play Pong --print-keys > keys.toml
     stepwell play Pong --keys keys.toml --out runs/pong --resume
 
@@ -117,6 +127,7 @@ def play(
     from ..evaluation.video import single_envs
     from ..person.controls import controls_of, load_pygame
     from ..person.play import play as play_env
+    from ..person.ram_search import search_of
 
     with exit_on_error(debug), contextlib.ExitStack() as stack:
         options = games.parsed()
@@ -140,7 +151,8 @@ def play(
         if print_keys:
             envs = make_envs(request)
             stack.callback(envs.close)
-            typer.echo(controls_of(single_envs(envs, "play")[0], keys).to_toml(), nl=False)
+            controls = controls_of(single_envs(envs, "play")[0], keys, watch=watch)
+            typer.echo(controls.to_toml(), nl=False)
             return
         if out is None:
             raise ValueError("--out: expected a folder to store the rows in, got none; name one")
@@ -148,7 +160,10 @@ def play(
         agent = None if policy is None else load_policy(policy)
         envs = make_envs(request)
         stack.callback(envs.close)
-        controls_of(single_envs(envs, "play")[0], keys)  # before anything is created
+        (single,) = single_envs(envs, "play")
+        controls_of(single, keys, watch=watch)  # before anything is created
+        if watch:
+            search_of(single)
         defaults = missing_values(info_fields, request)
         replay = stack.enter_context(opened_store(out, resume, None, None))
         report = play_env(
@@ -160,6 +175,7 @@ def play(
             seed=chosen_seed,
             speed=1.0 if chosen_speed is None else chosen_speed,
             scale=chosen_scale,
+            watch=watch,
             info=defaults,
             metadata=facts,
         )
@@ -181,3 +197,5 @@ def play(
                 Part(f"{report.late_frames} late"),
             ]
             print_parts(first, second)
+        if not as_json:
+            print_lines(report.watched)

@@ -33,6 +33,8 @@ COMMANDS = {
     "quit": ("escape",),
 }
 """The keys of commands, unless a file gives others."""
+WATCH_COMMANDS = {"mark": ("f2",), "rose": ("f6",), "fell": ("f7",), "stayed": ("f8",)}
+"""Those of a search in the RAM."""
 
 _BUTTONS = {
     "UP": ("up", "pad hat up", "pad axis 1 -"),
@@ -105,7 +107,9 @@ class Controls:
         return "\n".join(lines) + "\n"
 
 
-def controls_of(env: gymnasium.Env[Any, Any], keys: KeySource | None = None) -> Controls:
+def controls_of(
+    env: gymnasium.Env[Any, Any], keys: KeySource | None = None, *, watch: bool = False
+) -> Controls:
     """Return the keys of an env: the usual ones, with those that are given in their place."""
     # NES and Atari games have the buttons of their joypad; other envs those of their method
     # ``get_keys_to_action``; Discrete and MultiBinary spaces of up to 10 the digits. The given
@@ -115,7 +119,9 @@ def controls_of(env: gymnasium.Env[Any, Any], keys: KeySource | None = None) -> 
     own = tables.get("actions")
     usual = _usual(env) if own is None else _own(env.action_space, own, where)
     buttons = _replaced(usual.buttons, tables.get("buttons", {}), where, "buttons")
-    commands = _replaced(COMMANDS, tables.get("commands", {}), where, "commands")
+    commands = _replaced(COMMANDS | WATCH_COMMANDS, tables.get("commands", {}), where, "commands")
+    if not watch:
+        commands = {name: commands[name] for name in COMMANDS}
     silent = [name for name, each in buttons.items() if not each]
     if silent:
         raise ValueError(

@@ -22,7 +22,8 @@ from ..loop.vector_envs import Vector, as_vector
 from ..policies.as_policy import GivenPolicy, as_policy
 from ..policies.policy import SeededPolicy, override_hook_of
 from ..policies.policy_caller import PolicyCaller
-from .controls import KeySource, controls_of, load_pygame
+from .controls import WATCH_COMMANDS, KeySource, controls_of, load_pygame
+from .ram_search import RamSearch, search_of
 from .window import Window
 
 _HELD_BYTES = 256 << 20
@@ -48,6 +49,7 @@ class PlayReport:
         jitter_seconds: Standard deviation of the times from frame to frame.
         worst_seconds: The longest of these times.
         late_frames: Frames that came more than half a period late.
+        watched: Lines of a RAM map for the addresses that `watch` found, and comments.
     """
 
     steps: int
@@ -60,10 +62,11 @@ class PlayReport:
     jitter_seconds: float
     worst_seconds: float
     late_frames: int
+    watched: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, object]:
         """Return the report as JSON data."""
-        return {**asdict(self), "returns": list(self.returns)}
+        return {**asdict(self), "returns": list(self.returns), "watched": list(self.watched)}
 
 
 def play(
@@ -76,6 +79,7 @@ def play(
     seed: int | None = None,
     speed: float = 1.0,
     scale: int | None = None,
+    watch: bool = False,
     info: Mapping[str, object] | None = None,
     metadata: MetadataOrFunction | None = None,
 ) -> PlayReport:
@@ -102,12 +106,16 @@ def play(
         policy: Plays until the person takes over by a key (Tab), and again after the next one;
             anything that a `Collector` takes. Its extras are stored for all rows.
         keys: Other keys: a TOML file, or its tables. ``buttons`` has the keys of each button,
-            ``commands`` those of pause, reset, discard, save, load, take_over and quit, ``actions``
-            the actions of an env that has no usual keys: ``{"NOOP": [0, 0], "LEFT": [-1, 0]}``.
+            ``commands`` those of pause, reset, discard, save, load, take_over and quit (and of
+            mark, rose, fell and stayed for ``watch``), ``actions`` the actions of an env that has
+            no usual keys: ``{"NOOP": [0, 0], "LEFT": [-1, 0]}``.
         episodes: Episodes to play, at most; None plays until the person quits.
         seed: The seeds of episodes and policy are derived from it; None draws one.
         speed: 1.0 is real time: 60 frames a second for games, else the env's ``render_fps``.
         scale: Pixels of the screen for a pixel of a frame; None chooses some 720 rows.
+        watch: Four more keys search the RAM of a cartridge or an Atari game, byte by byte: F2 marks
+            it as it is, and begins a search; F6, F7 and F8 keep the addresses whose byte, unsigned,
+            rose, fell or stayed since the key before. The report has what up to 6 were left of.
         info: Info fields to store, as in `Collector`.
         metadata: Facts about episodes, as in `Collector`.
 
@@ -132,7 +140,8 @@ def play(
             f"env: expected one env, got {envs.num_envs}: a person plays one at a time; make one"
         )
     (single,) = single_envs(envs, "play")
-    controls = controls_of(single, keys)
+    controls = controls_of(single, keys, watch=watch)
+    search = search_of(single) if watch else None
     actor = None if policy is None else as_policy(policy)
     facts = _Facts(metadata, "human" if actor is None else "human and policy")
     recording = RecordedSteps(
@@ -156,6 +165,7 @@ def play(
         game = _Game(RecordedVectorEnv(envs, recording), recording, single, facts, seeds)
         game.hook = None if actor is None else override_hook_of(actor)
         game.most_episodes = episodes
+        game.search = search
         game.play(controls, caller, speed, scale)
     return game.report()
 
@@ -196,6 +206,7 @@ class _Game:
 
     hook: Any = None
     most_episodes: int | None = None
+    search: RamSearch | None = None
 
     def __init__(
         self,
@@ -264,6 +275,7 @@ class _Game:
             jitter_seconds=times.jitter,
             worst_seconds=times.worst,
             late_frames=times.late,
+            watched=() if self.search is None else tuple(self.search.lines()),
         )
 
     def _advance(self) -> None:
@@ -304,6 +316,8 @@ class _Game:
             self._save()
         elif command == "load":
             self._load()
+        elif command in WATCH_COMMANDS and self.search is not None:
+            self._message = self.search.press(command, self.search.read())
 
     def _chosen(self) -> tuple[_Taken, dict[str, np.ndarray]] | None:
         """The next action, with the policy's extras; None while the env waits for the person."""
@@ -375,10 +389,10 @@ class _Game:
         who = (
             "" if self._caller is None else ("you play   " if self._is_human else "policy plays   ")
         )
-        return (
-            f"{who}episode {self._begun - self._discarded}   step {len(self._steps)}   "
-            f"return {self._return:g}   {self._message}"
-        )
+        return (  # the message first: a line that is too long is cut
+            f"{self._message}   {who}episode {self._begun - self._discarded}   "
+            f"step {len(self._steps)}   return {self._return:g}"
+        ).strip()
 
     def _begin_next(self) -> None:
         """Show the end of an episode for a while, in which it can be discarded; begin the next."""

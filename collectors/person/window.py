@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from .controls import Controls, load_pygame
+from .controls import WATCH_COMMANDS, Controls, load_pygame
 
 _POLL_SECONDS = 1 / 60  # between looks at the keys, while a slow env shows one frame
 _STILL, _FIRM = 0.5, 0.6  # of an axis: released below the one, pressed above the other
@@ -76,6 +76,7 @@ class Window:
         self._frame: np.ndarray | None = None
         self._shape = shape
         self._scale = scale or max(1, round(_PICTURE_ROWS / shape[0]))
+        self._help = self._help_text()
         pygame = self._pygame
         try:
             pygame.display.init()
@@ -85,10 +86,9 @@ class Window:
             pygame.font.init()
             pygame.joystick.init()
             rows, columns = shape
-            help_lines = 2
             size = (
                 max(columns * self._scale, _LEAST_WIDTH),
-                rows * self._scale + _LINE * (1 + help_lines) + 2 * _MARGIN,
+                rows * self._scale + _LINE * (1 + len(self._help)) + 2 * _MARGIN,
             )
             self._screen = pygame.display.set_mode(size, pygame.RESIZABLE)
         except pygame.error as error:
@@ -100,7 +100,6 @@ class Window:
         pygame.display.set_caption(title)
         pygame.mouse.set_visible(False)
         self._font = pygame.font.Font(None, 21)
-        self._help = self._help_text()
 
     def close(self) -> None:
         """Close the window."""
@@ -210,7 +209,7 @@ class Window:
         pygame, screen = self._pygame, self._screen
         screen.fill(_BACK)
         width, height = screen.get_size()
-        room = height - _LINE * 3 - 2 * _MARGIN
+        room = height - _LINE * (1 + len(self._help)) - 2 * _MARGIN
         rows, columns = self._shape
         scale = max(1, min(room // rows, width // columns))
         place = (width - columns * scale) // 2, max(0, (room - rows * scale) // 2)
@@ -236,13 +235,11 @@ class Window:
             self._screen.blit(self._font.render(text, True, color), (_MARGIN, top))
 
     def _help_text(self) -> list[str]:
-        """Two lines: the keys of the buttons, and those of the commands."""
-        controls, lines = self._controls, list[str]()
-        for table, hidden in ((controls.buttons, ()), (controls.commands, self._hidden)):
-            shown = [
-                f"[{keys[0].title()}] {name.replace('_', ' ')}"
-                for name, keys in table.items()
-                if keys and name not in hidden
-            ]
-            lines.append("   ".join(shown))
-        return lines
+        """Two lines: the keys of the buttons, and those of the commands; a third of a search."""
+        commands = {k: v for k, v in self._controls.commands.items() if k not in self._hidden}
+        searched = {name: commands.pop(name) for name in WATCH_COMMANDS if name in commands}
+        lines = [
+            "   ".join(f"[{v[0].title()}] {k.replace('_', ' ')}" for k, v in table.items() if v)
+            for table in (self._controls.buttons, commands, searched)
+        ]
+        return lines if searched else lines[:2]

@@ -205,6 +205,20 @@ class NesEnv(gymnasium.Env[Image, Any]):
         """
         return self._actions.keys_to_action()
 
+    def ram(self) -> Image:
+        """Return a copy of the console's RAM, uint8 [2048], as it is after the last frame.
+
+        Raises:
+            ClosedEnvironmentError: The env is closed.
+
+        Example:
+            >>> env = NesEnv("game.nes", game="game")
+            >>> _, info = env.reset(seed=0)
+            >>> int(env.ram()[0x13]) == info["lives"]
+            True
+        """
+        return self._open_console().ram()
+
     @property
     def on_frame(self) -> Callable[[], None] | None:
         """A function that is called after each frame of a step, to show the screen; or None."""

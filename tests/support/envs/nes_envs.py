@@ -60,5 +60,4 @@ def random_actions(count: int, seed: int) -> list[int]:
 
 
 def ram_of(env: NesEnv) -> Image:
-    assert env._console is not None
-    return env._console.ram()
+    return env.ram()
