@@ -320,7 +320,7 @@ def test_a_repair_that_is_stopped_at_any_call_can_be_repeated(
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("name", ["data", "a header", "an empty segment", "several files"])
+@pytest.mark.parametrize("name", ["data", "a header", "several files"])
 def test_a_repair_that_loses_power_can_be_repeated(
     tmp_path: Path, name: str, request: pytest.FixtureRequest
 ) -> None:
