@@ -152,6 +152,16 @@ def keys(page: Page) -> list[str]:
     return [key for _, key in sorted(found)]
 
 
+def open_episode(page: Page, key: str) -> None:
+    """Click an episode, and wait until it is shown: until then, the one before is."""
+    page.locator(f"[data-key='{key}'] [role=gridcell]").first.click()
+    # The address names an episode as soon as its parts have replaced those of the one before.
+    page.wait_for_function(
+        "key => new URLSearchParams(location.hash.slice(1)).get('episode') === key", arg=key
+    )
+    page.locator("#episode #scrubber").wait_for()
+
+
 def pictures(episode: Episode, name: str = "observation") -> npt.NDArray[np.uint8]:
     """The frames of an episode [T, H, W, 3], by a way of its own from the stored rows."""
     rows = episode.fields[name]

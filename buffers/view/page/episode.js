@@ -3,7 +3,7 @@ import { getBlob, getJson, isReport, readValues } from "./api.js";
 import { Curves, shortNumber } from "./curves.js";
 import { badge, byId, calmly, chip, counted, h, later, plain, say } from "./dom.js";
 import { FramePlayer } from "./frames.js";
-import { BOOKKEEPING } from "./table.js";
+import { BOOKKEEPING, keyOf } from "./table.js";
 
 const MOST_LANES = 6;
 const KEPT_VALUES = 400;
@@ -433,6 +433,10 @@ export class EpisodeView {
   // True if it is shown now, false if another one was opened meanwhile.
   async open(episode, { row = null, focus = false } = {}) {
     const opening = ++this.opening;
+    if (row === null && this.main && keyOf(this.main.info) === keyOf(episode)) { // it stays at its row
+      if (focus) this.title.focus({ preventScroll: true });
+      return true;
+    }
     const info = await readInfo(episode);
     if (opening !== this.opening) return false;
     this.pause();

@@ -12,7 +12,7 @@ import pytest
 import stepwell as sw
 from support.tiers import proofs_but
 from support.viewed_stores import HOSTILE, writer
-from support.viewer import Look, Serve, Store, eventually, keys, pictures, pixels
+from support.viewer import Look, Serve, Store, eventually, keys, open_episode, pictures, pixels
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -21,16 +21,6 @@ if TYPE_CHECKING:
 def episodes(folder: Path) -> list[sw.Episode]:
     with sw.SequenceReplayBuffer.open(folder, read_only=True) as replay:
         return list(replay.iter_episodes())
-
-
-def open_episode(page: Page, key: str) -> None:
-    """Click an episode, and wait until it is shown: until then, the one before is."""
-    page.locator(f"[data-key='{key}']").click()
-    # The address names an episode as soon as its parts have replaced those of the one before.
-    page.wait_for_function(
-        "key => new URLSearchParams(location.hash.slice(1)).get('episode') === key", arg=key
-    )
-    page.locator("#episode #scrubber").wait_for()
 
 
 def scrub(page: Page, row: int, canvas: str = "#frame-0") -> None:

@@ -14,7 +14,17 @@ import pytest
 import stepwell as sw
 from support.tiers import proofs_but
 from support.viewed_stores import levels
-from support.viewer import STEPWELL, Look, Serve, Store, Watch, eventually, keys, pictures
+from support.viewer import (
+    STEPWELL,
+    Look,
+    Serve,
+    Store,
+    Watch,
+    eventually,
+    keys,
+    open_episode,
+    pictures,
+)
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -118,7 +128,7 @@ def test_a_clip_shows_the_chosen_rows(
     with sw.SequenceReplayBuffer.open(store("evicted"), read_only=True) as replay:
         one = next(iter(replay.iter_episodes()))
     first = one.first_row
-    page.locator(f"[data-key='0/{one.id}/{first}']").click()
+    open_episode(page, f"0/{one.id}/{first}")
     page.locator("#clip-button").click()
     page.locator("#clip-kind").select_option(kind)
     page.locator("#clip-begin").fill(str(first + 3))
@@ -187,7 +197,7 @@ def test_a_store_is_only_read(serve: Serve, look: Look, store: Store, tmp_path: 
     before = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir()}
     page = look(serve(folder).url)
     eventually(lambda: len(keys(page)), 12)
-    page.locator("[data-key='0/3/0']").click()
+    open_episode(page, "0/3/0")
     page.locator("#values td").first.wait_for()
     after = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir()}
     assert after == before

@@ -11,7 +11,7 @@ import pytest
 
 from support.tiers import proofs_but
 from support.viewed_stores import cameras, cartpole, levels, nes, pong, pushing
-from support.viewer import Look, Serve, Watch, eventually, keep, keys, violations
+from support.viewer import Look, Serve, Watch, eventually, keep, keys, open_episode, violations
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -57,7 +57,7 @@ def open_help(page: Page) -> None:
 
 def pin_another(page: Page) -> None:
     page.locator("#pin-button").click()
-    page.locator("[data-key='1/2/0'] [role=gridcell]").first.click()
+    open_episode(page, "1/2/0")
     page.locator("#pinned-values").wait_for()
     page.locator("#scrubber").fill("9")
 
@@ -140,7 +140,7 @@ def test_a_state_is_accessible(
     page = look(shown(state), viewport=state.size, color_scheme=state.scheme)
     eventually(lambda: bool(keys(page)), True)
     if state.row is not None:
-        page.locator(f"[data-key='{state.key}'] [role=gridcell]").first.click()
+        open_episode(page, state.key)
         page.locator("#scrubber").fill(str(state.row))
         page.locator("#values td").first.wait_for()
         late = page.locator(f"canvas[id^='frame-']:not([data-row='{state.row}'])")

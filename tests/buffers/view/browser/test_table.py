@@ -159,7 +159,7 @@ def test_damage_in_one_episode_is_said_and_leaves_the_others(
     eventually(lambda: keys(page)[-2:], ["0/1/0", "0/2/0"])
     page.locator("[data-key='0/1/0']").click()
     page.locator("canvas[data-row='0']").first.wait_for()
-    assert re.search("lost|damage", page.locator("body").inner_text())
+    eventually(lambda: bool(re.search("lost|damage", page.locator("body").inner_text())), True)
 
 
 @pytest.mark.proof
