@@ -428,6 +428,47 @@ BUGS: tuple[Bug, ...] = (
         "",
         ("tests/collectors/loop/test_reset_seeds.py::test_a_game_goes_on_after_a_lost_life",),
     ),
+    # --- collections that go on -------------------------------------------------------------------
+    Bug(
+        "an env is brought back with the actions of a step before",
+        "collectors/loop/vector_stepper.py",
+        "self.send(self._log.action_of(past, step))",
+        "self.send(self._log.action_of(past, max(0, step - 1)))",
+        (
+            "tests/collectors/loop/test_resume.py"
+            "::test_a_collection_goes_on_as_if_it_had_never_stopped",
+        ),
+    ),
+    Bug(
+        "a resumed seed begins its successors again",
+        "wrappers/seeded_resets.py",
+        "(seed.root, seed.number) if isinstance(seed, ResumedSeed) else (seed, 0)",
+        "(seed.root, 0) if isinstance(seed, ResumedSeed) else (seed, 0)",
+        (
+            "tests/collectors/loop/test_resume.py"
+            "::test_a_resumed_seed_goes_on_with_the_seeds_after_it",
+        ),
+    ),
+    Bug(
+        "an open episode goes on with its newest row once more",
+        "buffers/rows/episode_buffer.py",
+        "self._states[env] = _PENDING | (_GIVEN if run.first_row else 0)",
+        "self._states[env] = 0",
+        (
+            "tests/collectors/loop/test_resume.py"
+            "::test_a_collection_goes_on_as_if_it_had_never_stopped",
+        ),
+    ),
+    Bug(
+        "returns go on over the end of a run that was killed",
+        "buffers/dropin/sb3/replay.py",
+        "self.dones[:steps, env][is_cut] = self.timeouts[:steps, env][is_cut] = 1",
+        "pass",
+        (
+            "tests/buffers/dropin/test_sb3.py"
+            "::test_returns_of_a_resumed_ring_stop_where_a_run_was_cut",
+        ),
+    ),
     # --- policies ---------------------------------------------------------------------------------
     Bug(
         "a policy may write into what is stored",
