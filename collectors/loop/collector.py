@@ -709,7 +709,8 @@ class Seeds:
         part = None if shard is None else tuple(items(shard, "shard", 2))
         resets = whole(member(told, "resets"), "resets")
         session = whole(member(told, "session"), "session")
-        self.__init__(int(seed), session, cast("Any", part))  # type: ignore[misc]
+        # In place, as others refer to this object.
+        vars(self).update(vars(Seeds(int(seed), session, cast("Any", part))))
         self._resets = resets
 
     def next_envs_seed(self, num_envs: int) -> int:
