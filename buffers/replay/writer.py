@@ -232,13 +232,7 @@ class ReplayWriter:
             ValueError: It is no such state, or the replay holds other episodes.
         """
         told = mapping(state, "writer")
-        stored = whole(member(told, "stored_episodes"), "stored_episodes")
-        if stored != self._known_episodes:
-            raise ValueError(
-                f"the state was taken when {stored} episodes had begun, this replay has had "
-                f"{self._known_episodes}: go back with replay.load_checkpoint(exact=True) first, "
-                f"or continue without the state"
-            )
+        check_stored_episodes(told, self._replay)
         if self._digest is not None and told.get("digest") is not None:
             self._digest = Digest(DigestState.from_json(told["digest"]))
         buffer = member(told, "buffer")
@@ -247,7 +241,7 @@ class ReplayWriter:
         else:
             cut = mapping(buffer, "buffer")
             streams = items(member(cut, "stream_episodes"), "stream_episodes", self._num_envs)
-            following = whole(member(cut, "next_episode"), "next_episode", stored)
+            following = whole(member(cut, "next_episode"), "next_episode", self._known_episodes)
             self._start([whole(one, "stream") for one in streams])
             self._buffer.next_episode = following
             self._buffer.take(everything=True)  # as then: the next chunks of all envs begin now
@@ -659,6 +653,17 @@ class ReplayWriter:
 
     def _closed(self, what: str) -> str:
         return f"the writer is closed, expected an open one for {what}: make another one"
+
+
+def check_stored_episodes(state: object, replay: WrittenReplay) -> None:
+    """Refuse a replay with other episodes than when a writer's state was taken."""
+    stored = member(mapping(state, "writer"), "stored_episodes")
+    found = replay.storage.index.next_episode
+    if stored != found:
+        raise ValueError(
+            f"replay: expected one in which {stored} episodes have begun, got {found}; go back "
+            f"with load_checkpoint(exact=True) first"
+        )
 
 
 def kept_since(replay: WrittenReplay, first_episode: int) -> str:

@@ -555,7 +555,8 @@ class EpisodeBuffer:
         told, n = mapping(state, "buffer"), self.num_envs
         newest = {**mapping(member(told, "newest"), "newest"), **observed}
         runs = list(map(_run_of, items(member(told, "open"), "open", n)))
-        streams = [whole(one, "stream") for one in items(member(told, "stream_episodes"), "s", n)]
+        counts = items(member(told, "stream_episodes"), "stream_episodes", n)
+        streams = [whole(one, "stream_episodes") for one in counts]
         next_episode = whole(member(told, "next_episode"), "next_episode")
         if not all(isinstance(rows, np.ndarray) for rows in newest.values()):
             raise ValueError("newest: expected arrays of values")

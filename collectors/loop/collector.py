@@ -21,7 +21,7 @@ from ...buffers.base.number_checks import check_whole, is_whole
 from ...buffers.base.progress import Progress, progress_function
 from ...buffers.base.row_guard import InterruptGuard
 from ...buffers.base.untrusted_json import items, mapping, member, text, whole
-from ...buffers.replay.writer import check_flush_seconds
+from ...buffers.replay.writer import check_flush_seconds, check_stored_episodes
 from ...wrappers.seeded_resets import ShardSeed, in_shard_of
 from ..policies.as_policy import GivenPolicy, as_policy
 from ..policies.policy import SeededPolicy, load_state_of, state_of, value_of
@@ -408,7 +408,8 @@ class Collector:
 
         Raises:
             ValueError: It is no such state, or that of other envs; this Collector has collected
-                already; or the replay holds other episodes than then.
+                already; or the replay holds other episodes than then. Where only a part of the
+                state is wrong, this Collector is closed.
         """
         self._check_open()
         machine, counter = self._machine, self._counter
@@ -417,6 +418,7 @@ class Collector:
                 "load_state_dict: expected a Collector that has not collected yet, got one that "
                 "has; make a new one"
             )
+        has_changed = False
         try:
             told = mapping(dict(state) if isinstance(state, Mapping) else state, "state")
             whole(member(told, "version"), "version", 1, 1)
@@ -428,6 +430,7 @@ class Collector:
                 )
             is_open = member(told, "is_open") is True
             self._check_replay(told.get("writer"), is_open=is_open)
+            has_changed = True
             self._seeds.load_state_dict(member(told, "seeds"))
             forks.load_generator(self._minibatch_rng, member(told, "minibatches"))
             load_state_of(self._policy, member(told, "policy"))
@@ -436,10 +439,14 @@ class Collector:
             counter.load_state_dict(member(told, "counter"))
             self._watch.rows = whole(member(told, "outside"), "outside")
             why = self._loop.bring_back(member(told, "envs_state"), is_open=is_open)
-        except ValueError as error:
+        except Exception as error:
+            if has_changed:  # half of a state is worse than none
+                self.close()
+            if not isinstance(error, TypeError | ValueError):
+                raise
             raise ValueError(
-                f"state: expected that of a Collector as this one, {error}; make envs, policy and "
-                f"replay as they were, or begin without the state"
+                f"state: expected that of a Collector as this one, {error}; make a new Collector, "
+                f"with envs, policy and replay as they were, or begin without the state"
             ) from error
         if self._curves is not None:
             self._curves.begin()
@@ -464,13 +471,7 @@ class Collector:
             there = there if writer is None else "that with the rows until then"
             raise ValueError(f"replay: expected {there}, got {self._replay!r}")
         if writer is not None and self._replay is not None:
-            stored = member(mapping(writer, "writer"), "stored_episodes")
-            found = self._replay.storage.index.next_episode
-            if stored != found:
-                raise ValueError(
-                    f"replay: expected one in which {stored} episodes have begun, got {found}; go "
-                    f"back with load_checkpoint(exact=True) first"
-                )
+            check_stored_episodes(writer, self._replay)
 
     def close(self) -> None:
         """Store all rows and close the envs; closing twice has no effect."""

@@ -111,10 +111,7 @@ class Stepper:
                 self._receive()
 
     def state_dict(self, *, is_open: bool) -> dict[str, object]:
-        """The seeds of resets; with open episodes also the way to bring the envs back.
-
-        And what they then show; see `action_log`.
-        """
+        """The seeds of resets; of open episodes the way back too, and what the envs then show."""
         reader = self.reader
         seeds: dict[str, object] = {"reset_seeds": reader.reset_seeds.state_dict()}
         if not is_open:

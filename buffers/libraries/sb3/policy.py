@@ -83,7 +83,8 @@ class SB3Actor:
         Raises:
             TypeError: The model explores by noise that depends on its state.
         """
-        return _state_of(self._model)
+        _refuse_memory(self._model)
+        return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Nothing is to be loaded."""
@@ -163,7 +164,8 @@ class SB3Explorer:
         Raises:
             TypeError: The model explores by noise that has a memory, or depends on its state.
         """
-        return {**_state_of(self._model), "generator": self._rng.bit_generator.state}
+        _refuse_memory(self._model)
+        return {"generator": self._rng.bit_generator.state}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a state of `state_dict`, after `begin`.
@@ -262,7 +264,7 @@ class _Noise:
         self._calls += 1
 
 
-def _state_of(model: Any) -> dict[str, Any]:
+def _refuse_memory(model: Any) -> None:
     """Refuse a model whose exploration has a state that is kept nowhere."""
     noise = getattr(model, "action_noise", None)
     has_memory = noise is not None and type(noise).__name__ != "NormalActionNoise"
@@ -273,7 +275,6 @@ def _state_of(model: Any) -> dict[str, Any]:
             f"exploration, got one with {got}; use NormalActionNoise, or give the Collector a "
             f"policy with state_dict and load_state_dict"
         )
-    return {}
 
 
 def _check_action_space(model: Any, space: spaces.Space[Any]) -> None:

@@ -416,8 +416,11 @@ def test_what_cannot_be_loaded_is_refused() -> None:
         first.load_state_dict(state)
     with pytest.raises(ValueError, match="expected 2 of Drawn, got 3"):
         make(3).load_state_dict(state)
+    other = make(policy=Counting())
     with pytest.raises(ValueError, match="policy"):
-        make(policy=Counting()).load_state_dict(state)
+        other.load_state_dict(state)
+    with pytest.raises(ValueError, match="closed"):  # it has taken the seeds already
+        other.collect(steps=1)
     with pytest.raises(ValueError, match="state"):
         make().load_state_dict({})
     for none in (None, [1], "state", 3):
