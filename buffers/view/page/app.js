@@ -215,13 +215,13 @@ function closeEpisode() {
 }
 
 // The best episode of those that match; where none came to its end, of the others too.
-async function openBest() {
+async function openBest(turn) {
   const best = { sort: "return", order: "desc", start: 0, count: 1 };
   const parts = app.filterParts();
   const choices = parts.top || parts.bottom ? [{}] : [{ top: "1" }, { top: "1", include_cut: "true" }, {}];
   for (const choice of app.shownStores().length ? choices : []) {
     const [row] = rowsOf(await getJson("/api/episodes", { ...parts, rank: "", ...choice, ...best }));
-    if (view.main || table.open) return; // the user was faster
+    if (turn !== restores || view.main || table.open) return; // the user was faster
     if (!row) continue;
     await openEpisode(row, -1, { remember: false });
     table.reveal(Math.max(0, table.openIndex));
@@ -267,7 +267,10 @@ const episodeOf = (text) => {
   return found && { store: Number(found[1]), id: Number(found[2]), first_row: Number(found[3]) };
 };
 
+let restores = 0;
+
 async function restore() {
+  const turn = ++restores;
   isRestoring = true;
   hash = new URLSearchParams(location.hash.slice(1));
   const value = {};
@@ -291,7 +294,7 @@ async function restore() {
     const isPinned = view.pinned && keyOf(view.pinned.info) === hash.get("pin");
     if (pinned && app.stores[pinned.store] && !isPinned) await view.openPinned(pinned).catch(showError);
     else if (!pinned && view.pinned) await view.togglePin();
-  } else if (view.main) {
+  } else if (view.main || table.open) { // or it is about to be open
     view.close();
     document.body.dataset.view = "table";
     table.setOpen(null);
@@ -300,7 +303,7 @@ async function restore() {
   if (table.open) table.setOpen(table.open);
   isRestoring = false;
   // Beside the table, where both have room; a report begins with its summary.
-  if (!isReport && innerWidth >= 1200 && !hash.has("episode")) await openBest();
+  if (!isReport && innerWidth >= 1200 && !hash.has("episode")) await openBest(turn);
 }
 
 byId("provenance").addEventListener("change", (event) => {
