@@ -20,6 +20,7 @@ _OLDEST_PYAV = 17  # tests/buffers/pictures/test_mp4.py fails with 16.1
 _BT709 = 1  # the standard's number for matrix, primaries and transfer
 _MOST_DENOMINATOR = 1001  # as in 30000/1001 of television
 _LIMITED = 1  # luma from 16 to 235, as players expect
+_AVX512 = 13  # cv::CPU_AVX_512F, which OpenCV's Python module has no name for
 
 
 class Mp4Writer:
@@ -70,7 +71,14 @@ class Mp4Writer:
             self._part.unlink(missing_ok=True)
 
     def _new_stream(self, height: int, width: int) -> Any:
-        stream = self._container.add_stream(_ENCODER, rate=self._fps, options=_QUALITY)
+        import cv2
+
+        options = dict(_QUALITY)
+        # On AVX-512 x264's macroblock tree differs between two runs on the same frames
+        # (findings/x264-avx512-two-files-of-the-same-frames.sh).
+        if cv2.checkHardwareSupport(_AVX512):
+            options["x264-params"] = "asm=AVX2"
+        stream = self._container.add_stream(_ENCODER, rate=self._fps, options=options)
         stream.height, stream.width, stream.pix_fmt = height, width, "yuv420p"
         codec = stream.codec_context
         codec.thread_count = 1  # starts no threads, and makes the file reproducible

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from stepwell.buffers.pictures import mp4
 from stepwell.buffers.pictures.mp4 import Mp4Writer, load_av
 from support.mp4_files import needs_av, read, scene
 
@@ -137,3 +138,21 @@ def test_an_old_pyav_whose_colours_differ_is_refused(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "av", Old)
     with pytest.raises(ImportError, match=r"PyAV 17.*16\.1\.0.*pip install -U"):
         load_av()
+
+
+@needs_av
+def test_the_same_frames_are_the_same_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Without scene cuts, most files of noise differ where x264 may use AVX-512.
+    monkeypatch.setitem(mp4._QUALITY, "sc_threshold", "0")
+    rng = np.random.default_rng(0)
+    frames = rng.integers(0, 256, (12, 96, 96, 3), np.uint8)
+    seen = set()
+    for _ in range(30):
+        # Other memory is in use each time, as it is in any program.
+        junk = [
+            np.full(rng.integers(1000, 400_000), rng.integers(256), np.uint8) for _ in range(20)
+        ]
+        del junk
+        write(Path("a.mp4"), frames, Fraction(15))
+        seen.add(Path("a.mp4").read_bytes())
+    assert len(seen) == 1
