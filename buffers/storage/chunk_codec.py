@@ -68,6 +68,12 @@ _MOST_PATCHES = 3 / 4
 _MOST_IN_RAM = 1 / 2
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"  # more, as a number, than a block has patches
 _ZSTD_LEVEL = 3
+# A level finds too little in words of eight bytes: these take an eighth off those of twelve
+# games at 1.5 us of CPU a row, half of what level 6 takes for the same.
+_PATCH_ZSTD = zstandard.ZstdCompressionParameters(
+    **{"strategy": zstandard.STRATEGY_GREEDY, "min_match": 5, "search_log": 5, "target_length": 8},
+    **{"window_log": 21, "hash_log": 16, "chain_log": 16, "write_content_size": True},
+)
 _COPIED_BYTES = 1 << 13  # copying these takes less time than making a view
 _MOST_REMEMBERED = 1 << 12  # bytes of metadata
 _CHANGES: dict[str, Literal["deltas", "patches"]] = {"delta": "deltas", "patch": "patches"}
@@ -114,6 +120,7 @@ class ChunkEncoder:
         self._silent = contextvars.Context()  # `np.errstate` takes longer than the casts
         self._silent.run(np.seterr, invalid="ignore", over="ignore")
         self._compressor = zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_content_size=True)
+        self._patch_compressor = zstandard.ZstdCompressor(compression_params=_PATCH_ZSTD)
 
     def encode(self, chunk: Chunk) -> list[Part]:
         """The chunk's bytes, in parts to be written one after the other; its fields are checked."""
@@ -190,8 +197,9 @@ class ChunkEncoder:
             if found is None:
                 return None
             left -= len(found)
-            packed = self._compressor.compress(_as_bytes(found)) if self._packs_patches else b""
-            blocks.append(packed if 0 < len(packed) < len(found) else _as_bytes(found))
+            plain = _as_bytes(found)
+            packed = self._patch_compressor.compress(plain) if self._packs_patches else plain
+            blocks.append(packed if len(packed) < len(plain) else plain)
         return self._with_ends(blocks)
 
     @staticmethod
