@@ -6,8 +6,8 @@ A plan refers to the memory itself, so it stays valid when the chunks are evicte
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise, repeat
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
@@ -134,11 +134,10 @@ class CodedCopies(NamedTuple):
         if len(of) < len(sources):
             sources, places = [self.sources[k] for k in of], places.take(of, 1)
         if cache.nbytes:  # of a store on disk
-            found: list[memoryview | bytes] = [*sources]
-            sources, places = found, places.copy()
-            for number, plain in enumerate(map(cache.get, map(self._key, of))):
-                if plain is not None:
-                    found[number], places[0, number] = plain, 0
+            found = list(map(cache.get, self._keys(of)))
+            places = places.copy()
+            places[0, [plain is not None for plain in found]] = 0
+            sources = [plain or source for plain, source in zip(found, sources, strict=True)]
         packed = self._apply(core, of, into, sources, places)
         if packed:
             of_packed, places = [of[each] for each in packed], places.take(packed, 1)
@@ -166,9 +165,10 @@ class CodedCopies(NamedTuple):
     def _coding(self, k: int) -> Coding:
         return self.codings[k if len(self.codings) > 1 else 0]
 
-    def _key(self, k: int) -> tuple[int, int, int]:
-        """That of a field of a chunk in the cache."""
-        return self.generation, self.base + int(self.chunks[k]), self.number
+    def _keys(self, of: Sequence[int]) -> Iterable[tuple[int, int, int]]:
+        """Those of a field of chunks in the cache."""
+        chunks = self.chunks if len(of) == len(self.chunks) else self.chunks[of]
+        return zip(repeat(self.generation), (chunks + self.base).tolist(), repeat(self.number))
 
     def _plain(self, k: int) -> bytes:
         """The field of a chunk, with patches that are not compressed."""
@@ -177,7 +177,8 @@ class CodedCopies(NamedTuple):
             plain = self.reader.plain_patches(self.sources[k], self._coding(k), offset, stored)
         except StoreCorrupt as error:
             raise self._damaged(k, error) from error
-        self.reader.cache.put(self._key(k), plain)
+        (key,) = self._keys([k])
+        self.reader.cache.put(key, plain)
         return plain
 
     def _read_each(self, some: Sequence[int], into: np.ndarray) -> None:
