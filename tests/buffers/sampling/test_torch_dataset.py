@@ -185,6 +185,7 @@ def test_a_fork_while_another_thread_uses_a_replay_in_ram_is_refused() -> None:
     finally:
         release.set()
         thread.join()
+    gc.collect()  # the error refers to the loader, and the loader to its workers
 
 
 def test_an_epoch_over_workers_refuses_a_replay_that_has_changed(
