@@ -855,17 +855,13 @@ class DistributedCollector:
                     delivery.expected(number),
                     group.cause,
                 )
-        start = group.start(
-            number,
-            attempt=delivery.attempt(number),
-            skip=delivery.expected(number),
-            digest=delivery.digest(number),
-        )
+        attempt, skip = delivery.attempt(number), delivery.expected(number)
+        start = group.start(number, attempt=attempt, skip=skip)
         weights = {
             version: self._engine.fetch(self._weights[version].reference)
             for version in sorted(group.versions - {self._sent})
         }
-        self._pool.ask(place, "begin", start, weights, group=number, attempt=start.attempt)
+        self._pool.ask(place, "begin", start, weights, group=number, attempt=attempt)
 
     def _take_new_seed(self, number: int, why: str) -> None:
         """Let a group go on with other data: what it has stored is cut, and stays."""

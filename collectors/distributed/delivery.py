@@ -120,12 +120,8 @@ class Delivery(Generic[_PayloadT]):
         """True once the last piece of the group's call has come."""
         return self._groups[group].has_ended
 
-    def digest(self, group: int) -> str:
-        """Fingerprint of the group's rows so far."""
-        return self._groups[group].digest
-
     def state(self, group: int) -> DigestState:
-        """State of that fingerprint."""
+        """State of the fingerprint of the group's rows so far."""
         return self._groups[group].state
 
     def must_repeat(self, group: int) -> bool:
@@ -150,8 +146,7 @@ class Delivery(Generic[_PayloadT]):
 
     def resume(self, group: int, attempt: int, state: DigestState) -> None:
         """Count from an attempt on, after rows that another collector has stored."""
-        one = self._groups[group]
-        one.attempt, one.state, one.digest = attempt, state, state.hexdigest()
+        self._groups[group].attempt, self._groups[group].state = attempt, state
 
     def take(self, piece: Piece, payload: _PayloadT, nbytes: int) -> Taken:
         """Take a piece that came in, with its rows and the bytes that they take here."""

@@ -116,14 +116,11 @@ class GroupLife:
         self._steps += piece.steps
         self._episodes += [episode.seed for episode in piece.episodes]
 
-    def start(self, group: int, *, attempt: int, skip: int, digest: str) -> GroupStart:
+    def start(self, group: int, *, attempt: int, skip: int) -> GroupStart:
         """Its beginning in an actor, from the start of its life on."""
-        # ``skip`` pieces of this life are here already; ``digest`` is the fingerprint of their
-        # rows.
+        # ``skip`` pieces of this life are here already.
         self.has_begun = self.is_asked = True
-        history = tuple(self.history)
-        digest = digest if skip else ""
-        more = history, skip, digest, self.base, self.collector
+        more = tuple(self.history), skip, self.base, self.collector
         return GroupStart(group, attempt, self.seed, self.session, *more)
 
     def leave(self) -> None:

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, NamedTuple, Never, TypeAlias, cast
 
 import gymnasium
+import numpy as np
 
 from ...buffers import Chunk, EncodedChunk, Rollout, SequenceReplayBuffer, Spec
 from ...buffers.base.errors import RowsDiffer, StoreLocked
@@ -23,7 +24,6 @@ from ...buffers.replay.writer import OWN_LOOP
 from ...buffers.rows.digest import Digest, DigestState
 from ...buffers.rows.episode import End
 from ...buffers.storage.chunk_codec import ChunkEncoder
-from ...buffers.storage.chunk_index import StoredRows
 from ...buffers.storage.disk.storage import DiskStorage
 from ...buffers.storage.encoded_chunk import pack_chunks
 from ...buffers.storage.ram import MemoryStorage, max_chunk_rows
@@ -505,11 +505,9 @@ class _NoRows(MemoryStorage):
         for _ in range(start.session + goes_on):
             self.append_session(_OTHER_SESSION)
         # Chunks may continue the newest episodes of a run that goes on.
-        known = [
-            _Known(stream.episode, number, 0, stream.rows, End.PENDING, False)
-            for number, stream in start.state.streams
-        ]
-        self._note(known if goes_on else [])
+        for number, stream in start.state.streams if goes_on else ():
+            rows = {"reward": np.broadcast_to(0.0, stream.rows)}
+            self._note([Chunk(stream.episode, number, 0, End.PENDING, rows)])
         # Else other ids than those of earlier attempts, whose episodes are cut.
         self.index.next_episode = start.state.next_episode
 
@@ -518,21 +516,10 @@ class _NoRows(MemoryStorage):
         self.index.check(chunks)
         self._note(chunks)
 
-    def _note(self, chunks: Sequence[StoredRows]) -> None:
+    def _note(self, chunks: Sequence[Chunk]) -> None:
         for chunk in chunks:
             self.index.append(chunk, 0, 0, 0)
         self.index.drop_segment(0)
-
-
-class _Known(NamedTuple):
-    """The rows of an episode that were sent before."""
-
-    episode: int
-    stream: int
-    first_row: int
-    rows: int
-    end: End
-    starts_late: bool
 
 
 class _GroupStore:
