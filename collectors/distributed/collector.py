@@ -447,8 +447,9 @@ class DistributedCollector:
                 "load_state_dict: expected a collector that has not collected yet, got one that "
                 "has; make a new one"
             )
+        shared = None if weights is None else self._shared(weights)
         try:
-            self._take_state(state, weights)
+            self._take_state(state, shared)
         except (TypeError, ValueError) as error:
             raise ValueError(
                 f"state: expected that of a collector as this one, {error}; make a new collector, "
@@ -587,7 +588,7 @@ class DistributedCollector:
                 f"whose stores do not go back to a checkpoint; give a SequenceReplayBuffer"
             )
 
-    def _take_state(self, state: object, weights: object) -> None:
+    def _take_state(self, state: object, weights: _Weights | None) -> None:
         """Take a state over, but for the groups' own; where it is refused, nothing has changed."""
         told = mapping(dict(state) if isinstance(state, Mapping) else state, "state")
         whole(member(told, "version"), "version", 1, 1)
@@ -603,7 +604,6 @@ class DistributedCollector:
         total_steps = whole(member(told, "total_steps"), "total_steps")
         if weights is not None and not version:
             raise ValueError("weights: expected None, as the policies had none, got some")
-        shared = None if weights is None else self._engine.share(weights)
         found: list[tuple[GroupLife, int]] = []
         for each in lives:
             life = mapping(each, "group")
@@ -628,8 +628,8 @@ class DistributedCollector:
         for number, (group, attempt) in enumerate(found):
             self._delivery.resume(number, attempt, group.base)
         self._counts = CallCounts(len(found), dict.fromkeys(range(len(found)), version))
-        if shared is not None:
-            self._weights[version] = _Weights(shared, _nbytes_of(weights))
+        if weights is not None:
+            self._weights[version] = weights
         if self._curves is not None:
             self._curves.begin(total_steps)
 
@@ -1053,10 +1053,12 @@ class DistributedCollector:
         self._version += 1
         return self._version
 
+    def _shared(self, weights: object) -> _Weights:
+        return _Weights(self._engine.share(weights), _nbytes_of(weights))
+
     def _publish(self, version: int, weights: object) -> None:
         """Send weights to all actors, and keep those that a replacement may need."""
-        newest = _Weights(self._engine.share(weights), _nbytes_of(weights))
-        self._weights[version] = newest
+        self._weights[version] = newest = self._shared(weights)
         for place in self._placement.places:
             if self._pool.has_actor(place):
                 self._pool.ask(place, "load", version, newest.reference)
