@@ -460,6 +460,56 @@ BUGS: tuple[Bug, ...] = (
         ),
     ),
     Bug(
+        "exceptions that were tolerated are counted anew",
+        "collectors/loop/collector.py",
+        'self._faults.count = whole(member(told, "faults"), "faults", 0, self._faults.most)',
+        'whole(member(told, "faults"), "faults", 0, self._faults.most)',
+        (
+            "tests/collectors/distributed/test_collector.py"
+            "::test_exceptions_that_are_tolerated_are_counted_on",
+        ),
+    ),
+    Bug(
+        "a group that goes on forgets where its open episodes are stored",
+        "collectors/distributed/delivery.py",
+        "streams._newest[stream] = own, episode",
+        "pass",
+        (
+            "tests/collectors/distributed/test_schedules.py"
+            "::test_collectors_that_follow_each_other_store_what_one_process_stores",
+        ),
+    ),
+    Bug(
+        "a group that dies after its state was loaded begins without it",
+        "collectors/distributed/group_life.py",
+        "tuple(self.history), skip, self.base, self.collector",
+        "tuple(self.history), skip, self.base, None if attempt else self.collector",
+        (
+            "tests/collectors/distributed/test_collector.py"
+            "::test_a_group_that_dies_after_its_state_was_loaded_plays_from_there",
+        ),
+    ),
+    Bug(
+        "a group that goes on takes the new seeds of before once more",
+        "collectors/distributed/delivery.py",
+        "self._groups[group].attempt, self._groups[group].state = attempt, state",
+        "self._groups[group].state = state",
+        (
+            "tests/collectors/distributed/test_collector.py"
+            "::test_a_group_that_took_a_new_seed_goes_on_with_it",
+        ),
+    ),
+    Bug(
+        "weights that are published last are not sent",
+        "collectors/distributed/collector.py",
+        "                self._send_newest()  # the calls that follow act with them\n",
+        "",
+        (
+            "tests/collectors/distributed/test_collector.py"
+            "::test_weights_that_are_published_last_are_those_of_the_next_call",
+        ),
+    ),
+    Bug(
         "returns go on over the end of a run that was killed",
         "buffers/dropin/sb3/replay.py",
         "self.dones[:steps, env][is_cut] = self.timeouts[:steps, env][is_cut] = 1",

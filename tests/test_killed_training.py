@@ -49,16 +49,20 @@ def kill_until(kind: str, tmp_path: Path, kills: int, seed: int) -> None:
     print(f"{kind}: {killed} kills in {number} trainings, all ended alike")
 
 
-def test_a_killed_training_ends_as_one_that_was_never_stopped(tmp_path: Path) -> None:
-    kill_until("cartpole", tmp_path, 3, 0)
+@pytest.mark.parametrize(("kind", "kills"), [("cartpole", 3), ("local-cartpole", 2)])
+def test_a_killed_training_ends_as_one_that_was_never_stopped(
+    kind: str, kills: int, tmp_path: Path
+) -> None:
+    kill_until(kind, tmp_path, kills, 0)
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("kind", ["workers", "pong"])
+@pytest.mark.parametrize("kind", ["workers", "pong", "local-pong"])
 def test_killed_trainings_of_other_envs_end_alike(kind: str, tmp_path: Path) -> None:
     kill_until(kind, tmp_path, 5, 1)
 
 
 @pytest.mark.full
-def test_two_hundred_kills_change_nothing(tmp_path: Path) -> None:
-    kill_until("cartpole", tmp_path, 200, 2)
+@pytest.mark.parametrize("kind", ["cartpole", "local-cartpole"])
+def test_two_hundred_kills_change_nothing(kind: str, tmp_path: Path) -> None:
+    kill_until(kind, tmp_path, 200, 2)

@@ -47,7 +47,7 @@ def load_generator(rng: np.random.Generator, state: Any) -> None:
     """Let a generator continue from the state of its bit generator."""
     try:
         rng.bit_generator.state = state
-    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+    except (AttributeError, LookupError, OverflowError, TypeError, ValueError) as error:
         raise ValueError(f"generator: expected the state of a generator, got {error}") from None
 
 

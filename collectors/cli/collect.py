@@ -277,11 +277,6 @@ def collect(
             replay = stack.enter_context(opened)
             request, places, used_seed = _as_in_last_run(request, places, chosen_seed, replay)
             used_shard = _as_in_all_runs(chosen_shard, replay)
-            if log is not None and places.groups:
-                raise ValueError(
-                    "--log: expected a run in this process alone, got --processes or --groups; "
-                    "leave out one of them"
-                )
             line = stack.enter_context(LiveLine(is_silent=quiet or as_json))
             line.say(places.making(request))
             defaults = missing_values(info_fields, request)
@@ -303,6 +298,7 @@ def collect(
                     tolerate=faults,
                     info=defaults,
                     metadata=facts,
+                    log=log,
                 )
             else:
                 envs = make_envs(request)

@@ -91,7 +91,7 @@ class ActorPool:
     ) -> None:
         self._engine = engine
         self._placement = placement
-        self._make = make
+        self.make = make
         self._start_seconds = start_seconds
         self._answer_seconds = answer_seconds
         self._clock = clock
@@ -134,7 +134,7 @@ class ActorPool:
         """Start an actor at a place that has none; its first answer is that of ``ping``."""
         one = self._places.setdefault(place, _Place())
         now = self._clock()
-        one.actor = self._engine.start(_name(place, one.generation), self._make)
+        one.actor = self._engine.start(_name(place, one.generation), self.make)
         one.generation += 1
         one.heard = one.looked = now
         one.has_answered, one.short_since = False, None
@@ -248,6 +248,7 @@ _DOING = {
     "ping": "a first answer",
     "begin": "the envs and policy of a group",
     "load": "new weights",
+    "state": "the state of a group",
     "close": "closing its groups",
 }
 

@@ -20,15 +20,18 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Self, Type
 import gymnasium
 
 from ...buffers import SequenceReplayBuffer
+from ...buffers.base import forks
 from ...buffers.base.errors import SpecMismatch, StepwellError, not_copied
 from ...buffers.base.number_checks import check_whole
 from ...buffers.base.package import __version__
 from ...buffers.base.progress import Progress, Status, check_progress, progress_function
 from ...buffers.base.row_guard import InterruptGuard
+from ...buffers.base.untrusted_json import items, mapping, member, whole
 from ...buffers.replay.writer import check_flush_seconds
 from ...buffers.rows.digest import DigestState
 from ...buffers.storage.disk.storage import DiskStorage
-from ..loop.collector import Seeds, check_goal, check_shard
+from ..loop.collector import Seeds, check_goal, check_shard, stored_seed
+from ..loop.curves import Curves
 from ..loop.report import EpisodeReport
 from ..loop.step_result import MetadataOrFunction
 from ..loop.vector_envs import Vector
@@ -49,7 +52,7 @@ from .engine import (
     RemoteError,
 )
 from .folders import Folders, sessions_in
-from .group_life import GroupLife, another_seed, is_empty, shares_of
+from .group_life import NO_CALL, GroupLife, another_seed, is_empty, shares_of
 from .host import GroupHost, RowsDiffer
 from .messages import (
     Call,
@@ -84,6 +87,7 @@ _TIMES_THE_COST = 500
 _GAUGE_SECONDS = 5.0
 _CLOSE_SECONDS = 10.0
 _FINISH_SECONDS = 5.0  # for rows before an error
+_MOST_SESSIONS = 1 << 20
 _UPLOAD_SECONDS = 600.0  # a group that writes to a URL uploads the rest when it is closed
 
 
@@ -150,6 +154,7 @@ class DistributedCollector:
         start_seconds: float = 120.0,
         answer_seconds: float = 300.0,
         on_episode: Callable[[EpisodeReport], None] | None = None,
+        log: object = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._is_closed = False
@@ -215,11 +220,14 @@ class DistributedCollector:
             flush_seconds=flush_seconds,
         )
         self._placement = Placement(groups, actors)
+        mirrored = replay if isinstance(replay, SequenceReplayBuffer) else None
+        self._curves = None if log is None else Curves(log, mirrored)
         self._engine = start_engine()
+        self._make_host = partial(GroupHost, make_envs, make_policy)
         self._pool = ActorPool(
             self._engine,
             self._placement,
-            partial(GroupHost, make_envs, make_policy, self._options),
+            partial(self._make_host, self._options),
             start_seconds=start_seconds,
             answer_seconds=answer_seconds,
             clock=clock,
@@ -233,6 +241,7 @@ class DistributedCollector:
         self._num_envs: int | None = None
         self._largest = 0
         self._rollouts: dict[int, Rollout] = {}
+        self._states: dict[int, object] = {}
         self._total_steps = 0
         self._steps_before = 0
         self._can_store = True
@@ -296,7 +305,7 @@ class DistributedCollector:
         After an error or Ctrl-C what came in is stored, a note on the error says what was kept, and
         the collector is closed.
         """
-        self._check_open()
+        self._check_ready(weights)
         check_goal(steps, episodes, seeds, ())
         if seeds is not None:
             self._seeds.own(seeds)
@@ -332,7 +341,7 @@ class DistributedCollector:
         """
         from ...buffers.replay.join_rollouts import join_rollouts  # collect() does not need it
 
-        self._check_open()
+        self._check_ready(weights)
         check_whole("steps", steps, 1)
         self._call("rollout", steps, (), weights, None)
         rollouts = [self._rollouts.pop(group) for group in range(len(self._groups))]
@@ -355,8 +364,103 @@ class DistributedCollector:
 
         The data depends on time: see `Run`. A group whose actor dies goes on with a new seed.
         """
-        self._check_open()
+        self._check_ready(weights)
         return Run(self, weights, progress)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that a new collector needs to go on as if this one had never stopped.
+
+        That is, for each group, what `Collector.state_dict` has, as its actor sends it; and the
+        counts here. Neither rows nor weights are in it: save it with both, by `save_checkpoint` of
+        the replay. Take it between two calls of `collect` and `rollout`, or two blocks of
+        `running`.
+
+        Returns:
+            Plain values and numpy arrays. The number of actors does not matter, nor whether they
+            are processes of this machine or of a cluster.
+
+        Raises:
+            RemoteError: The policy draws from a generator, and has no ``state_dict`` and
+                ``load_state_dict``. The collector is closed then, as after an error of `collect`.
+            ValueError: The collector is closed or runs, others have written to the replay
+                meanwhile, or each group writes to a folder of its own.
+
+        Example:
+            >>> import stepwell as sw
+            >>> def collector():
+            ...     envs = lambda: sw.make_vec("CartPole-v1", num_envs=2, num_workers=0)
+            ...     return sw.LocalCollector(envs, sw.RandomPolicy, groups=2, processes=1, seed=0)
+            >>> with collector() as first:
+            ...     report = first.collect(steps=100)
+            ...     state = first.state_dict()
+            ...     rewards = first.rollout(8).reward
+            >>> with collector() as second:
+            ...     second.load_state_dict(state)
+            ...     print((second.rollout(8).reward == rewards).all())
+            True
+        """
+        self._check_open()
+        self._refuse_folders("state_dict")
+        states = self._at_rest(with_states=True)
+        lives = [
+            {
+                "seed": str(group.seed),
+                "session": group.session,
+                "attempt": self._delivery.attempt(number),
+                "digest": self._delivery.state(number).as_json(),
+                "collector": states[number],
+            }
+            for number, group in enumerate(self._groups)
+        ]
+        return {
+            "version": 1,
+            "groups": lives,
+            "num_envs": self._num_envs,
+            "seeds": self._seeds.state_dict(),
+            "minibatches": self._minibatch_rng.bit_generator.state,
+            "weights": self._version,
+            "total_steps": self._total_steps,
+            "mirror": None if self._mirror is None else self._mirror.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any], *, weights: object = None) -> None:
+        """Go on where the collector of a `state_dict` was: the same rows follow, bit for bit.
+
+        Make this one as that one was made, with as many groups; see `Collector.load_state_dict`.
+        The groups are begun, and their envs brought back, before this returns.
+
+        Args:
+            state: The state. It may come from a file: all of it is checked.
+            weights: Those that the policies had last. None: the next call must be given some.
+
+        Raises:
+            ValueError: It is no such state, or that of other groups or envs; this collector has
+                collected already; or the replay holds other episodes than then. Where a group
+                refuses its part, this collector is closed.
+
+        Errors of starting actors are raised as by `collect`.
+        """
+        self._check_open()
+        self._refuse_folders("load_state_dict")
+        if self._calls or any(group.has_begun for group in self._groups):
+            raise ValueError(
+                "load_state_dict: expected a collector that has not collected yet, got one that "
+                "has; make a new one"
+            )
+        shared = None if weights is None else self._shared(weights)
+        try:
+            self._take_state(state, shared)
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"state: expected that of a collector as this one, {error}; make a new collector, "
+                f"with groups, envs, policies and replay as they were, or begin without the state"
+            ) from error
+        try:
+            self._at_rest(with_states=False)
+        except RemoteError as error:
+            if error.kind != ValueError.__name__:
+                raise
+            raise ValueError(str(error).removeprefix(f"{error.kind}: ")) from error
 
     def metrics(self) -> dict[str, Any]:
         """Numbers about the present or last call, as plain data; ``"groups"`` has those of each."""
@@ -468,6 +572,102 @@ class DistributedCollector:
         if self._is_running:
             raise ValueError("the collector runs: expected the end of the block with running()")
 
+    def _check_ready(self, weights: object) -> None:
+        """Refuse a call with policies that have not got back the weights of a state."""
+        self._check_open()
+        if weights is None and self._version and not self._weights:
+            raise ValueError(
+                f"weights: expected those of version {self._version}, which a state does not hold, "
+                f"got None; give them to load_state_dict, or newer ones to this call"
+            )
+
+    def _refuse_folders(self, name: str) -> None:
+        if isinstance(self._replay, Folders):
+            raise ValueError(
+                f"{name}: expected a replay beside the learner, or none, got {self._replay!r}, "
+                f"whose stores do not go back to a checkpoint; give a SequenceReplayBuffer"
+            )
+
+    def _take_state(self, state: object, weights: _Weights | None) -> None:
+        """Take a state over, but for the groups' own; where it is refused, nothing has changed."""
+        told = mapping(dict(state) if isinstance(state, Mapping) else state, "state")
+        whole(member(told, "version"), "version", 1, 1)
+        lives = items(member(told, "groups"), "groups", len(self._groups))
+        session, shard = self._options.session, self._options.shard
+        seeds, rng = Seeds(0, session, shard), self._seeds.minibatch_rng()
+        seeds.load_state_dict(member(told, "seeds"))
+        if seeds.shard != self._seeds.shard:
+            raise ValueError(f"shard: expected {seeds.shard}, got {self._seeds.shard}")
+        forks.load_generator(rng, member(told, "minibatches"))
+        num_envs = whole(member(told, "num_envs"), "num_envs", 1)
+        version = whole(member(told, "weights"), "weights")
+        total_steps = whole(member(told, "total_steps"), "total_steps")
+        if weights is not None and not version:
+            raise ValueError("weights: expected None, as the policies had none, got some")
+        found: list[tuple[GroupLife, int]] = []
+        for each in lives:
+            life = mapping(each, "group")
+            group = GroupLife(
+                stored_seed(member(life, "seed")),
+                whole(member(life, "session"), "session", 0, _MOST_SESSIONS),
+                DigestState.from_json(member(life, "digest")),
+                mapping(member(life, "collector"), "collector"),
+            )
+            found.append((group, whole(member(life, "attempt"), "attempt")))
+        mirror = member(told, "mirror")
+        if (mirror is None) != (self._mirror is None):
+            there = "none" if mirror is None else "that with the rows until then"
+            raise ValueError(f"replay: expected {there}, got {self._replay!r}")
+        if self._mirror is not None:
+            session = self._mirror.load_state_dict(mirror, seeds.seed)
+            self._options = self._options._replace(session=session, spec=self._mirror.spec)
+            self._pool.make = partial(self._make_host, self._options)
+        self._seeds, self._minibatch_rng, self._num_envs = seeds, rng, num_envs
+        self._version, self._total_steps = version, total_steps
+        self._groups = [group for group, _ in found]
+        for number, (group, attempt) in enumerate(found):
+            self._delivery.resume(number, attempt, group.base)
+        self._counts = CallCounts(len(found), dict.fromkeys(range(len(found)), version))
+        if weights is not None:
+            self._weights[version] = weights
+        if self._curves is not None:
+            self._curves.begin(total_steps)
+
+    def _at_rest(self, *, with_states: bool) -> Mapping[int, object]:
+        """Let all groups be there, as the calls have left them; returns their states if asked."""
+        self._states = {}
+        for group in self._groups:
+            group.share = NO_CALL
+
+        def is_left(number: int) -> bool:
+            return number not in self._states if with_states else not self._groups[number].is_there
+
+        try:
+            with InterruptGuard() as guard:
+                while left := list(filter(is_left, range(len(self._groups)))):
+                    for number in left:
+                        self._ask_at_rest(number)
+                    self._take_events()
+                    guard.check()
+        except BaseException:
+            with contextlib.suppress(Exception):
+                self._end()
+            raise
+        return self._states
+
+    def _ask_at_rest(self, number: int) -> None:
+        """Begin a group, let it play again what it must, or ask for its state."""
+        group, place = self._groups[number], self._placement.place_of(number)
+        if not self._pool.has_actor(place):
+            self._start_actor(place)
+        if not group.is_asked:
+            self._begin_group(place, number)
+        elif group.is_there and not group.pieces:
+            if self._delivery.must_repeat(number):
+                self._ask_piece(place, number, "advance", number, NO_CALL)
+            else:
+                self._ask_piece(place, number, "state", number)
+
     def _close_hosts(self) -> list[BaseException]:
         """Let the actors close their groups; returns what they raised."""
         pool, open_places = self._pool, set[int]()
@@ -492,7 +692,11 @@ class DistributedCollector:
     def _end(self) -> None:
         """End the actors at once."""
         self._is_closed = True
-        self._engine.close()
+        try:
+            self._engine.close()
+        finally:
+            if self._curves is not None:
+                self._curves.close()
 
     # Calls
 
@@ -513,7 +717,7 @@ class DistributedCollector:
                 self._go_on()
                 due = self._show(show, due)
             guard.check()
-            self._report = self._reported()
+            self._tell_end()
 
     def _begin(self, kind: CallKind, amount: int, seeds: tuple[int, ...], weights: object) -> None:
         """Begin a call: give each group its share."""
@@ -525,6 +729,8 @@ class DistributedCollector:
         versions = {number: each.version for number, each in enumerate(self._counts.groups)}
         self._counts = CallCounts(len(self._groups), versions)
         self._rollouts = {}
+        if self._curves is not None:
+            self._curves.start()
         self._steps_before = 0 if self._mirror is None else self._mirror.steps
         shares = shares_of(call, len(self._groups))
         with_work = [group for group, share in enumerate(shares) if not is_empty(share)]
@@ -535,8 +741,12 @@ class DistributedCollector:
 
     def _go_on(self, *, finishes: bool = False) -> None:
         """Ask for pieces, wait for some, and store those whose turn it is."""
-        # With ``finishes`` the groups' run ends: groups that are not there are not begun any more.
+        # With ``finishes`` the groups' run ends: no more groups are begun.
         self._ask(finishes=finishes)
+        self._take_events()
+
+    def _take_events(self) -> None:
+        """Wait for what the actors answer, and store the pieces whose turn it is."""
         errors: list[BaseException] = []
         for event in self._pool.events(_WAIT_SECONDS):
             if isinstance(event, Answered):
@@ -555,6 +765,12 @@ class DistributedCollector:
             self._next_gauges = self._clock() + _GAUGE_SECONDS
             for name, value, tags in gauges(self.metrics()):
                 self._engine.gauge(name, value, tags)
+
+    def _tell_end(self) -> None:
+        """Note the report of a call that has ended, and write its curves."""
+        if self._curves is not None:
+            self._curves.flush()
+        self._report = self._reported()
 
     def _show(self, show: Callable[[DistributedReport], None] | None, due: float) -> float:
         """Show the progress where that is due; returns the time when it is due again."""
@@ -599,11 +815,14 @@ class DistributedCollector:
         return self._groups[number].pieces
 
     def _finish_groups(self, place: int, numbers: Sequence[int]) -> None:
-        """End the run of groups; those that are not there are not begun any more."""
+        """End the run of groups; those that were not asked to begin are not begun any more."""
         for number in numbers:
             group = self._groups[number]
-            if not group.is_there:
+            if not group.is_asked:
+                group.forget_call()
                 self._delivery.end(number)
+            elif not group.is_there:
+                continue
             elif not group.pieces:
                 self._ask_piece(place, number, "finish", number)
 
@@ -636,19 +855,13 @@ class DistributedCollector:
                     delivery.expected(number),
                     group.cause,
                 )
-            if delivery.has_ended(number):
-                return  # nothing of its share is left
-        start = group.start(
-            number,
-            attempt=delivery.attempt(number),
-            skip=delivery.expected(number),
-            digest=delivery.digest(number),
-        )
+        attempt, skip = delivery.attempt(number), delivery.expected(number)
+        start = group.start(number, attempt=attempt, skip=skip)
         weights = {
             version: self._engine.fetch(self._weights[version].reference)
             for version in sorted(group.versions - {self._sent})
         }
-        self._pool.ask(place, "begin", start, weights, group=number, attempt=start.attempt)
+        self._pool.ask(place, "begin", start, weights, group=number, attempt=attempt)
 
     def _take_new_seed(self, number: int, why: str) -> None:
         """Let a group go on with other data: what it has stored is cut, and stays."""
@@ -679,7 +892,12 @@ class DistributedCollector:
                 f"{self._pool.name(asked.place)}: expected stepwell {__version__}, as "
                 f"here, got {value}; install the same version everywhere"
             )
-        elif asked.method == "begin" and asked.attempt == self._delivery.attempt(asked.group):
+        elif asked.attempt != self._delivery.attempt(asked.group):
+            return
+        elif asked.method == "state":
+            self._groups[asked.group].pieces -= 1
+            self._states[asked.group] = value
+        elif asked.method == "begin":
             self._groups[asked.group].is_there = True
             num_envs = cast("int", value)
             if self._num_envs is None:
@@ -813,17 +1031,21 @@ class DistributedCollector:
         if piece.totals is not None:
             counts.totals.append(piece.totals)
         self._total_steps += piece.steps
-        for episode in piece.episodes:
-            self._counts.returns.append(episode.total_reward)
-            self._counts.lengths.append(episode.steps)
-            if self._on_episode is not None:
-                self._on_episode(
-                    episode._replace(
-                        episode=episode.episode * len(self._groups) + piece.group,
-                        env=piece.group * (self._num_envs or 1) + episode.env,
-                        total_steps=self._total_steps,
-                    )
-                )
+        ended = [
+            episode._replace(
+                episode=episode.episode * len(self._groups) + piece.group,
+                env=piece.group * (self._num_envs or 1) + episode.env,
+                total_steps=self._total_steps,
+            )
+            for episode in piece.episodes
+        ]
+        self._counts.returns += [episode.total_reward for episode in ended]
+        self._counts.lengths += [episode.steps for episode in ended]
+        if self._curves is not None:
+            self._curves.counted(ended, self._total_steps)
+        if self._on_episode is not None:
+            for episode in ended:
+                self._on_episode(episode)
 
     # Weights
 
@@ -831,10 +1053,12 @@ class DistributedCollector:
         self._version += 1
         return self._version
 
+    def _shared(self, weights: object) -> _Weights:
+        return _Weights(self._engine.share(weights), _nbytes_of(weights))
+
     def _publish(self, version: int, weights: object) -> None:
         """Send weights to all actors, and keep those that a replacement may need."""
-        newest = _Weights(self._engine.share(weights), _nbytes_of(weights))
-        self._weights[version] = newest
+        self._weights[version] = newest = self._shared(weights)
         for place in self._placement.places:
             if self._pool.has_actor(place):
                 self._pool.ask(place, "load", version, newest.reference)
@@ -1088,9 +1312,10 @@ class Run:
                     due = collector._show(show, due)
                 if self._is_broken:
                     raise _BlockRaised
+                self._send_newest()  # the calls that follow act with them
                 while not collector._delivery.is_complete:
                     collector._go_on(finishes=True)
-                collector._report = collector._reported()
+                collector._tell_end()
         except BaseException as error:
             self._error = error
 

@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
 from ...buffers import SequenceReplayBuffer, Spec
+from ...buffers.base.untrusted_json import items, mapping, member, whole
+from ...buffers.replay.writer import check_stored_episodes
 from ...buffers.rows.digest import DigestState
 from ...buffers.spec.spec import Codec
 from ...buffers.storage.encoded_chunk import EncodedChunk, unpack_chunks
+from ..loop.collector import stored_seed
 from .messages import Opening, Payload, Piece
 
 _PayloadT = TypeVar("_PayloadT")
@@ -117,13 +120,13 @@ class Delivery(Generic[_PayloadT]):
         """True once the last piece of the group's call has come."""
         return self._groups[group].has_ended
 
-    def digest(self, group: int) -> str:
-        """Fingerprint of the group's rows so far."""
-        return self._groups[group].digest
-
     def state(self, group: int) -> DigestState:
-        """State of that fingerprint."""
+        """State of the fingerprint of the group's rows so far."""
         return self._groups[group].state
+
+    def must_repeat(self, group: int) -> bool:
+        """The attempt has not yet played again all that is here."""
+        return not self._groups[group].is_proved
 
     def repeat(self, group: int) -> int:
         """Expect another attempt, which plays again what is here; returns its number."""
@@ -140,6 +143,10 @@ class Delivery(Generic[_PayloadT]):
         one.expected = one.skip = 0
         one.is_proved = True
         return one.attempt
+
+    def resume(self, group: int, attempt: int, state: DigestState) -> None:
+        """Count from an attempt on, after rows that another collector has stored."""
+        self._groups[group].attempt, self._groups[group].state = attempt, state
 
     def take(self, piece: Piece, payload: _PayloadT, nbytes: int) -> Taken:
         """Take a piece that came in, with its rows and the bytes that they take here."""
@@ -258,8 +265,30 @@ class GroupStreams:
 
     def __init__(self, num_envs: int) -> None:
         self._num_envs = num_envs
+        # By stream the newest episode, as its group counts and as it is stored.
         self._newest: dict[int, tuple[int, int]] = {}
         self._next: int | None = None
+
+    def state_dict(self, next_episode: int) -> dict[str, object]:
+        """The newest episodes, as long as no others have written."""
+        if self._next not in (None, next_episode):
+            raise ValueError(
+                "state_dict: expected a replay that this collector alone writes to, got one in "
+                "which others have begun episodes; take the state before they do"
+            )
+        newest = [[stream, *numbers] for stream, numbers in self._newest.items()]
+        return {"num_envs": self._num_envs, "newest": newest}
+
+    @classmethod
+    def resumed(cls, state: object, next_episode: int) -> GroupStreams:
+        """Those of a state of `state_dict`."""
+        told = mapping(state, "streams")
+        streams = cls(whole(member(told, "num_envs"), "num_envs", 1))
+        for each in items(member(told, "newest"), "newest"):
+            stream, own, episode = (whole(one, "newest") for one in items(each, "newest", 3))
+            streams._newest[stream] = own, episode
+        streams._next = next_episode
+        return streams
 
     def placed(
         self,
@@ -311,6 +340,7 @@ class Mirror:
         self._before: list[tuple[int, int]] = []
         """Groups that took another seed before the session began, and these seeds."""
         self._spec: Spec | None = None
+        self._is_resumed = False
         self._streams = GroupStreams(1)
 
     @property
@@ -340,14 +370,17 @@ class Mirror:
 
     def open(self, opening: Opening) -> None:
         """Begin the session, now that the rows are known; a second opening changes nothing."""
-        if self._spec is not None:
+        if self._spec is not None and not self._is_resumed:
             return
         num_envs = opening.num_envs * self._groups
         shard = {} if self._shard is None else {"shard": list(self._shard)}
         facts = {name: fact for name, fact in opening.facts.items() if name != "shard"}
         self._facts = {**facts, "num_envs": num_envs, "groups": self._groups, **shard}
         self._facts |= {"seed": str(self._seed), "session": self._planned}
-        self._replay.bind(opening.spec, self._facts)
+        self._replay.bind(opening.spec, self._facts, continues=self._is_resumed)
+        if self._is_resumed:
+            self._is_resumed = False
+            return
         self._session = len(self._replay.sessions) - 1
         self._spec = self._replay.spec
         for group, seed in self._before:
@@ -365,6 +398,41 @@ class Mirror:
         chunks = unpack_chunks(payload.chunks, self._spec)
         free = self._replay.storage.index.next_episode
         self._replay.add_encoded(self._streams.placed(chunks, group, free, other))
+
+    def state_dict(self) -> dict[str, object]:
+        """The state to continue the session from; its rows are in the replay."""
+        index = self._replay.storage.index if self._replay.is_bound else None
+        stored = 0 if index is None else index.next_episode
+        return {
+            "stored_episodes": stored,
+            "session": None if self._spec is None else self._session,
+            "planned": self._planned,
+            "before": [[group, str(seed)] for group, seed in self._before],
+            "streams": self._streams.state_dict(stored),
+        }
+
+    def load_state_dict(self, state: object, seed: int) -> int:
+        """Continue from a state of `state_dict`; returns the session that the groups were told."""
+        # Where it is refused, nothing has changed.
+        told, replay = mapping(state, "mirror"), self._replay
+        session = member(told, "session")
+        if replay.is_bound:
+            check_stored_episodes(told, replay)
+        elif session is not None or member(told, "stored_episodes"):
+            raise ValueError(f"replay: expected that with the rows until then, got {replay!r}")
+        sessions = len(replay.sessions)
+        if session is not None:
+            session = whole(session, "session", 0, sessions - 1)
+        planned = whole(member(told, "planned"), "planned", 0, sessions)
+        pairs = [items(each, "before", 2) for each in items(member(told, "before"), "before")]
+        before = [(whole(group, "group"), stored_seed(seed)) for group, seed in pairs]
+        stored = whole(member(told, "stored_episodes"), "stored_episodes")
+        streams = GroupStreams.resumed(member(told, "streams"), stored)
+        self._seed, self._planned, self._before = seed, planned, before
+        if session is not None:
+            self._session, self._facts = session, dict(replay.sessions[session])
+            self._spec, self._is_resumed, self._streams = replay.spec, True, streams
+        return planned
 
     def go_on(self, group: int, seed: int) -> int:
         """Begin a session for a group that goes on with other episodes; returns its number."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -57,7 +57,8 @@ def _without(seeds: Sequence[int], played: Iterable[int | None]) -> tuple[int, .
 
 
 _RESEEDS = 4  # after the words that name the seeds of a Collector
-_NO_CALL = Call(-1, "steps")
+NO_CALL = Call(-1, "steps")
+"""The share of a group between two calls."""
 
 
 @dataclass(slots=True)
@@ -68,6 +69,8 @@ class GroupLife:
     session: int  # of that life
     base: DigestState = field(default_factory=DigestState)
     """State of the digest when that life began."""
+    collector: Mapping[str, object] | None = None
+    """State with which that life began: of its Collector in a run that was stopped."""
     history: list[Call] = field(default_factory=list[Call])
     """Its calls since then; the last one may be unfinished."""
     can_repeat: bool = True
@@ -82,7 +85,7 @@ class GroupLife:
     deaths: int = 0
     cause: str = ""
     """Cause of the last death."""
-    share: Call = _NO_CALL
+    share: Call = NO_CALL
     """Its share of the present call."""
     _steps: int = 0
     _episodes: list[int | None] = field(default_factory=list[int | None])
@@ -98,6 +101,11 @@ class GroupLife:
         self.history.append(share)
         self.can_repeat &= share.kind != "run"
 
+    def forget_call(self) -> None:
+        """Leave a call out that was over before the group has begun."""
+        if not self.has_begun:
+            self.history, self.can_repeat = [], True
+
     def use_newest(self, version: int) -> None:
         """Let a run begin with the newest weights."""
         if self.share.kind == "run":
@@ -108,14 +116,12 @@ class GroupLife:
         self._steps += piece.steps
         self._episodes += [episode.seed for episode in piece.episodes]
 
-    def start(self, group: int, *, attempt: int, skip: int, digest: str) -> GroupStart:
+    def start(self, group: int, *, attempt: int, skip: int) -> GroupStart:
         """Its beginning in an actor, from the start of its life on."""
-        # ``skip`` pieces of this life are here already; ``digest`` is the fingerprint of their
-        # rows.
+        # ``skip`` pieces of this life are here already.
         self.has_begun = self.is_asked = True
-        history = tuple(self.history)
-        digest = digest if skip else ""
-        return GroupStart(group, attempt, self.seed, self.session, history, skip, digest, self.base)
+        more = tuple(self.history), skip, self.base, self.collector
+        return GroupStart(group, attempt, self.seed, self.session, *more)
 
     def leave(self) -> None:
         """Note that it is in no actor any more."""
@@ -124,10 +130,11 @@ class GroupLife:
 
     def go_on(self, seed: int, session: int, base: DigestState) -> None:
         """Begin another life, with the rest of the share; ``base`` is the digest until then."""
-        self.seed, self.session, self.base = seed, session, base
+        self.seed, self.session, self.base, self.collector = seed, session, base, None
         left = what_is_left(self.share, self._steps, len(self._episodes), self._episodes)
-        self.history, self.can_repeat = [], True
-        self.begin(left)
+        self.share, self.history, self.can_repeat = left, [], True
+        if not is_empty(left):
+            self.begin(left)
 
 
 def another_seed(

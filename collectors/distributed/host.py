@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, NamedTuple, Never, TypeAlias, cast
 
 import gymnasium
+import numpy as np
 
 from ...buffers import Chunk, EncodedChunk, Rollout, SequenceReplayBuffer, Spec
 from ...buffers.base.errors import RowsDiffer, StoreLocked
@@ -107,6 +108,10 @@ class GroupHost:
         """End a run and store all rows; returns its last piece, after an error the rows before."""
         return self._group(group).finish()
 
+    def state(self, group: int) -> dict[str, object]:
+        """The state of a group's Collector, once its calls have ended."""
+        return self._group(group).state_dict()
+
     def close(self) -> None:
         """Close the envs and the stores of all groups."""
         groups, self._groups = self._groups, {}
@@ -177,6 +182,10 @@ class _Steps(Collector):
         """The report of the present call."""
         return self._reported()
 
+    def _check_replay(self, writer: object, *, is_open: bool) -> None:
+        if writer is not None:  # else the outbox may know the fields of rows before there are any
+            super()._check_replay(writer, is_open=is_open)
+
     def set_version(self, version: int) -> None:
         """Note another version with the rows that follow."""
         self._call.version = version
@@ -228,6 +237,8 @@ class _Group:
                 flush_seconds=math.inf,  # pieces are the same in every attempt
                 store_state=options.store_state,
             )
+            if start.collector is not None:
+                self._collector.load_state_dict(start.collector)
             stack.pop_all()
         self.num_envs = self._collector.num_envs
         self._policy = policy
@@ -292,11 +303,16 @@ class _Group:
         """End a run, or a call that failed; see `GroupHost.finish`."""
         call = self._calls[0] if self._calls else None
         if call is None or (self._played is None and self._failure is None):
+            self._calls.clear()  # of a run that had not begun
             return self._again()
         if self._played is not None:
             with contextlib.suppress(StopIteration):
                 self._played.send(True)
         return self._piece(call, True, None)
+
+    def state_dict(self) -> dict[str, object]:
+        """The state of the Collector."""
+        return self._collector.state_dict()
 
     def close(self) -> None:
         """Close the envs and the store."""
@@ -485,14 +501,22 @@ class _NoRows(MemoryStorage):
         start: GroupStart,
     ) -> None:
         super().__init__(spec)
-        for _ in range(start.session):
+        goes_on = start.collector is not None and start.collector.get("writer") is not None
+        for _ in range(start.session + goes_on):
             self.append_session(_OTHER_SESSION)
-        # Other ids than those of earlier attempts, whose episodes are cut.
+        # Chunks may continue the newest episodes of a run that goes on.
+        for number, stream in start.state.streams if goes_on else ():
+            rows = {"reward": np.broadcast_to(0.0, stream.rows)}
+            self._note([Chunk(stream.episode, number, 0, End.PENDING, rows)])
+        # Else other ids than those of earlier attempts, whose episodes are cut.
         self.index.next_episode = start.state.next_episode
 
     def add(self, chunks: Sequence[Chunk], *_more: Never, **_wrong: Never) -> None:
         """Check and count the chunks."""
         self.index.check(chunks)
+        self._note(chunks)
+
+    def _note(self, chunks: Sequence[Chunk]) -> None:
         for chunk in chunks:
             self.index.append(chunk, 0, 0, 0)
         self.index.drop_segment(0)

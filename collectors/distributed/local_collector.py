@@ -59,6 +59,7 @@ class LocalCollector(DistributedCollector):
         start_seconds: Seconds that ``make_envs`` and ``make_policy`` may take.
         answer_seconds: Seconds after which a process that does not answer is killed and replaced.
         on_episode: Called here with each episode that counts, when its rows are stored.
+        log: As in `Collector`; points come with the pieces that are stored.
 
     Raises:
         ValueError: A number is out of range.
@@ -104,6 +105,7 @@ class LocalCollector(DistributedCollector):
         start_seconds: float = 120.0,
         answer_seconds: float = 300.0,
         on_episode: Callable[[EpisodeReport], None] | None = None,
+        log: object = None,
     ) -> None:
         for name, number in (("groups", groups), ("processes", processes)):
             if number is not None:
@@ -138,4 +140,5 @@ class LocalCollector(DistributedCollector):
             start_seconds=start_seconds,
             answer_seconds=answer_seconds,
             on_episode=on_episode,
+            log=log,
         )

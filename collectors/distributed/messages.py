@@ -71,9 +71,10 @@ class GroupStart(NamedTuple):
     history: tuple[Call, ...] = ()
     # Pieces of the history that are stored already: these come again without their chunks
     skip: int = 0
-    digest: str = ""  # fingerprint of the rows in those pieces, as their last one had it
-    # Where it goes on with other data: that of the digest of its rows so far
+    # Where it goes on after other rows of this group: that of their digest
     state: DigestState = DigestState()
+    # Where it goes on after the rows of another collector: the state of its own `Collector` then
+    collector: Mapping[str, object] | None = None
 
 
 class Opening(NamedTuple):

@@ -63,6 +63,7 @@ class RayCollector(DistributedCollector):
         start_seconds: Seconds that ``make_envs`` and ``make_policy`` may take.
         answer_seconds: Seconds after which an actor that does not answer is killed and replaced.
         on_episode: Called here with each episode that counts, when its rows are stored.
+        log: As in `Collector`; points come with the pieces that are stored.
 
     Raises:
         ImportError: Ray is not installed.
@@ -106,6 +107,7 @@ class RayCollector(DistributedCollector):
         start_seconds: float = 120.0,
         answer_seconds: float = 300.0,
         on_episode: Callable[[EpisodeReport], None] | None = None,
+        log: object = None,
     ) -> None:
         if importlib.util.find_spec("ray") is None:
             raise ImportError(
@@ -138,4 +140,5 @@ class RayCollector(DistributedCollector):
             start_seconds=start_seconds,
             answer_seconds=answer_seconds,
             on_episode=on_episode,
+            log=log,
         )

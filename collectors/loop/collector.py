@@ -173,8 +173,7 @@ class Collector:
         reader = InfoReader.of(info, declared_info(first))
         self._spec = spec_of_rows(first, replay, reader, frame_stack)
         episode_metadata = EpisodeMetadata(metadata)
-        if tolerate:
-            tolerate_faults(self._groups, tolerate)
+        self._faults = tolerate_faults(self._groups, tolerate)
         self._policy = actor
         self._replay = replay
         self._frame_skip = frame_skip(first)
@@ -217,7 +216,7 @@ class Collector:
             self._groups, layout, reader, episode_metadata, reseed, ahead, self._spec.action
         )
         self._loop = StepLoop(stepper, self._call, self._counter, self._machine, ahead)
-        self._curves = None if log is None else Curves(log, self._counter, replay)
+        self._curves = None if log is None else Curves(log, replay)
         if self._curves is not None:
             self._machine.tell_curves = self._curves.counted
         self._is_closed = False
@@ -389,6 +388,7 @@ class Collector:
             "policy_state": None if self._call.state is None else self._call.state.state_dict(),
             "counter": self._counter.state_dict(),
             "outside": self._watch.rows,
+            "faults": self._faults.count,
             "is_open": not machine.needs_reset,
             "envs_state": self._loop.state_dict(is_open=not machine.needs_reset),
             "writer": None if writer is None else writer.state_dict(),
@@ -438,6 +438,7 @@ class Collector:
                 self._call.state.load_state_dict(member(told, "policy_state"))
             counter.load_state_dict(member(told, "counter"))
             self._watch.rows = whole(member(told, "outside"), "outside")
+            self._faults.count = whole(member(told, "faults"), "faults", 0, self._faults.most)
             why = self._loop.bring_back(member(told, "envs_state"), is_open=is_open)
         except Exception as error:
             if has_changed:  # half of a state is worse than none
@@ -449,7 +450,7 @@ class Collector:
                 f"with envs, policy and replay as they were, or begin without the state"
             ) from error
         if self._curves is not None:
-            self._curves.begin()
+            self._curves.begin(counter.total_steps)
         observed = None
         if is_open and not why:
             machine.needs_reset = False
@@ -704,14 +705,12 @@ class Seeds:
     def load_state_dict(self, state: object) -> None:
         """Continue from a state of `state_dict`, also of another seed."""
         told = mapping(state, "seeds")
-        seed, shard = text(member(told, "seed"), "seed"), member(told, "shard")
-        if not seed.isdecimal() or len(seed) > 100:
-            raise ValueError("seed: expected a whole number as a text")
+        seed, shard = stored_seed(member(told, "seed")), member(told, "shard")
         part = None if shard is None else tuple(items(shard, "shard", 2))
         resets = whole(member(told, "resets"), "resets")
         session = whole(member(told, "session"), "session")
         # In place, as others refer to this object.
-        vars(self).update(vars(Seeds(int(seed), session, cast("Any", part))))
+        vars(self).update(vars(Seeds(seed, session, cast("Any", part))))
         self._resets = resets
 
     def next_envs_seed(self, num_envs: int) -> int:
@@ -748,6 +747,14 @@ class Seeds:
 
     def _sequence(self, *key: int) -> np.random.SeedSequence:
         return np.random.SeedSequence(self.seed, spawn_key=(*self._key, *key))
+
+
+def stored_seed(value: object) -> int:
+    """A seed from a state, in which it is a text, as JSON's numbers are smaller."""
+    seed = text(value, "seed")
+    if not seed.isdecimal() or len(seed) > 100:
+        raise ValueError("seed: expected a whole number as a text")
+    return int(seed)
 
 
 def check_shard(name: str, shard: object) -> None:

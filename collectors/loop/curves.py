@@ -19,7 +19,6 @@ from .report import EpisodeReport
 
 if TYPE_CHECKING:
     from ...buffers import SequenceReplayBuffer
-    from .step_loop import EpisodeCounter
 
 _SECONDS = 0.25  # between two writes
 _MOST_POINTS = 100  # of episodes in a write
@@ -31,30 +30,31 @@ _Put: TypeAlias = Callable[[int, Mapping[str, float]], object]  # x and values o
 class Curves:
     """Writes points of the episodes that end, of the speed, and of the draws from the replay."""
 
-    def __init__(
-        self, log: object, counter: EpisodeCounter, replay: SequenceReplayBuffer | None
-    ) -> None:
-        self._counter, self._replay = counter, replay
+    def __init__(self, log: object, replay: SequenceReplayBuffer | None) -> None:
+        self._replay = replay
         self._waiting: list[EpisodeReport] = []
         self._cost = 0.0
         self._ends = contextlib.ExitStack()
         self._flush: Callable[[], object] | None = None
         self._put: _Put | None = self._put_of(log)
-        self.begin()
+        self.begin(0)
 
-    def begin(self) -> None:
-        """Count from here on; steps that the replay has already are those of an earlier run."""
-        steps = self._counter.total_steps
+    def begin(self, steps: int) -> None:
+        """Count on from so many steps; others that the replay has are those of an earlier run."""
         self._offset = 0 if self._replay is None else self._replay.steps - steps
         self._written, self._at, self._batches = 0.0, steps, self._drawn
+        self._steps = steps
 
-    def counted(self, ended: Sequence[EpisodeReport]) -> None:
-        """Note the episodes that have ended with a step, and write what is due."""
+    def start(self) -> None:
+        """The first step begins, if none has yet."""
+        self._written = self._written or time.perf_counter()
+
+    def counted(self, ended: Sequence[EpisodeReport], steps: int) -> None:
+        """Note the episodes that have ended by a total of steps, and write what is due."""
         self._waiting += ended
-        now = time.perf_counter()
-        if not self._written:
-            self._written = now  # the first step begins
-        elif now - self._written >= max(_SECONDS, _TIMES_THE_COST * self._cost):
+        self._steps = steps
+        self.start()
+        if time.perf_counter() - self._written >= max(_SECONDS, _TIMES_THE_COST * self._cost):
             self._write()
 
     def flush(self) -> None:
@@ -80,7 +80,7 @@ class Curves:
         if self._put is None:
             return
         points = list(_points(waiting))
-        at, drawn = self._counter.total_steps, self._drawn
+        at, drawn = self._steps, self._drawn
         if at > self._at:
             steps = at - self._at
             rates = {"time/steps_per_second": steps / (now - self._written)}

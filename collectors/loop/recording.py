@@ -103,7 +103,7 @@ class RecordedSteps:
                 copies=keeps_stacks and not stacks_are_known([envs], self.spec),
             )
             self._counter = EpisodeCounter(self.reader.num_envs)  # for the curves
-            self._curves = None if log is None else Curves(log, self._counter, replay)
+            self._curves = None if log is None else Curves(log, replay)
             on_error.pop_all()
         self._checker = ChoiceChecker(
             envs.single_action_space, self.spec, "the loop gave", "the loop", is_single=is_single

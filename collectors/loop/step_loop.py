@@ -107,8 +107,8 @@ class StepMachine:
         """None until the session begins, and once it has ended."""
         self.rollout_writer: RolloutWriter | None = None
         """Writer of rollouts that follow each other; None outside of them."""
-        self.tell_curves: Callable[[Sequence[EpisodeReport]], None] | None = None
-        """Called after each count, with the episodes that ended."""
+        self.tell_curves: Callable[[Sequence[EpisodeReport], int], None] | None = None
+        """Called after each count, with the episodes that ended and the total of steps."""
 
     @property
     def waits(self) -> bool:
@@ -271,7 +271,7 @@ class StepMachine:
             for episode in counter.ended[ended:]:
                 self._on_episode(episode)
         if self.tell_curves is not None:
-            self.tell_curves(counter.ended[ended:])
+            self.tell_curves(counter.ended[ended:], counter.total_steps)
 
     def _report_of(self, result: StepResult, counter: EpisodeCounter) -> StepReport:
         """The result, just counted, for the user's function."""

@@ -82,8 +82,11 @@ def as_vector(envs: object) -> Vector:
     return SyncVectorEnv([partial(given, single)], autoreset_mode=AutoresetMode.NEXT_STEP)
 
 
-def tolerate_faults(groups: Sequence[Vector], most: int) -> None:
+def tolerate_faults(groups: Sequence[Vector], most: int) -> Faults:
     """Answer so many exceptions of the single envs of vector envs; others are refused."""
+    faults = Faults(most)
+    if not most:
+        return faults
     inner: list[Any] = [group.unwrapped for group in groups]
     for one in inner:
         fns = one.env_fns if isinstance(one, SyncVectorEnv | WorkerVectorEnv) else None
@@ -94,12 +97,12 @@ def tolerate_faults(groups: Sequence[Vector], most: int) -> None:
                 f"in gymnasium's SyncVectorEnv, got {type(one).__name__}; make them so, or leave "
                 f"it out"
             )
-    faults = Faults(most)
     for one in inner:
         if isinstance(one, WorkerVectorEnv):
             one.tolerate(faults)
         else:
             one.envs = [Tolerant(e, one.env_fns[k], k, faults) for k, e in enumerate(one.envs)]
+    return faults
 
 
 class FrameCounters:

@@ -107,6 +107,12 @@ class Weighted:
         drawn = self.rng.random(len(is_first))
         return np.where(drawn < self.weights, 2, (drawn * 3).astype(np.int64))
 
+    def state_dict(self) -> dict[str, Any]:
+        return {"rng": self.rng.bit_generator.state}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.rng.bit_generator.state = state["rng"]
+
     def value(self, observation: Any) -> np.ndarray:
         return np.full(len(next(iter(leaves(observation)))), self.weights, np.float32)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import sys
 import zlib
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,23 +33,42 @@ def features(observation: np.ndarray) -> np.ndarray:
     )
 
 
+class Agent(sw.EpsilonGreedy):
+    def __init__(self, weights: np.ndarray) -> None:
+        self.weights = weights
+        super().__init__(self.best, lambda rows: max(0.1, 1 - rows / 800), mark=True)
+
+    def best(self, observation: np.ndarray, is_first: np.ndarray) -> np.ndarray:
+        chosen: np.ndarray = (features(observation) @ self.weights).argmax(1)
+        return chosen
+
+
+class SentAgent(Agent):
+    def __init__(self) -> None:
+        super().__init__(np.empty(0))
+
+    def load(self, weights: np.ndarray) -> None:
+        self.weights = weights
+
+
 def train(kind: str, folder: Path, steps: int) -> str:
     if folder.exists() and not list(folder.glob("checkpoint-*.bin")):
         shutil.rmtree(folder)
+    is_local = kind.startswith("local")
+    kind = kind.removeprefix("local-")
     envs = envs_of(kind)
     actions = int(envs.single_action_space.n)
     width = features(np.zeros((1, *envs.single_observation_space.shape))).shape[1]
     weights = np.zeros((width, actions))
     returns: list[float] = []
-    policy = sw.EpsilonGreedy(
-        lambda observation, is_first: (features(observation) @ weights).argmax(1),
-        lambda rows: max(0.1, 1 - rows / 800),
-        mark=True,
-    )
+    if is_local:
+        envs.close()
     ratio = sw.ReplayRatio(0.2, start=200)
     with (
         sw.SequenceReplayBuffer(folder, capacity=900, seed=0) as replay,
-        sw.Collector(envs, policy, replay, seed=0, flush_seconds=1e9) as collector,
+        sw.LocalCollector(partial(envs_of, kind), SentAgent, replay, groups=2, processes=2, seed=0)
+        if is_local
+        else sw.Collector(envs, Agent(weights), replay, seed=0, flush_seconds=1e9) as collector,
     ):
         if replay.is_bound:
             state = replay.load_checkpoint(exact=True)
@@ -58,7 +78,8 @@ def train(kind: str, folder: Path, steps: int) -> str:
             returns[:] = state["returns"]
         while replay.steps < steps:
             before = replay.steps
-            returns += collector.collect(steps=30).returns
+            given: dict[str, Any] = {"weights": weights} if is_local else {}
+            returns += collector.collect(steps=30, **given).returns
             for _ in range(ratio(replay.steps)):
                 batch = replay.sample_transitions(16, draw="priorities")
                 now, after = features(batch.observation), features(batch.next_observation)

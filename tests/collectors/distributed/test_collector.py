@@ -14,11 +14,15 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from gymnasium.vector import SyncVectorEnv
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 import stepwell as sw
 from stepwell.buffers import SpecMismatch
 from stepwell.buffers.rows import episode_buffer
+from stepwell.buffers.storage.checkpoint import pack, unpack
 from stepwell.collectors.distributed import collector as collector_file
 from stepwell.collectors.distributed import host as host_file
 from stepwell.collectors.distributed.collector import DistributedCollector, GroupLost
@@ -27,7 +31,8 @@ from stepwell.collectors.distributed.engine import ActorDied, NotEnoughResources
 from stepwell.collectors.distributed.folders import Folders
 from stepwell.collectors.distributed.host import GroupHost
 from stepwell.collectors.distributed.report import distributed_status
-from support.groups import Asked, Careless, Weighted, one_process, uniform, walks
+from support.examples import examples
+from support.groups import Asked, Careless, Walk, Weighted, one_process, uniform, walks
 from support.inline_engine import Faults, InlineActor, InlineEngine
 
 Before = Callable[[InlineActor, str, tuple[object, ...]], None]
@@ -571,6 +576,14 @@ def test_a_run_in_its_thread_stores_until_the_block_ends() -> None:
     assert {1, 2} <= versions <= {0, 1, 2}  # a final row has no action: 0
 
 
+def test_weights_that_are_published_last_are_those_of_the_next_call() -> None:
+    with make(make_policy=Weighted) as collector:
+        with collector.running() as run:
+            version = run.publish({"w": 0.5})
+        report = collector.collect(steps=6)
+        assert [group.version for group in report.groups] == [version] * 3
+
+
 def test_errors_in_the_background_are_raised_by_publish_and_at_the_end() -> None:
     with make(make_policy=Weighted) as collector:
         with pytest.raises(RemoteError, match="KeyError"), collector.running() as run:  # noqa: PT012
@@ -589,6 +602,288 @@ def test_errors_in_the_background_are_raised_by_publish_and_at_the_end() -> None
         run.publish({"wrong": 0})
         while run._error is None:
             time.sleep(0.001)
+
+
+# Going on from a state; test_schedules.py has that of calls in order
+
+
+def streams_of(replay: sw.SequenceReplayBuffer) -> dict[int, list[bytes]]:
+    """The rows of each stream that have an action, in order, all fields of each joined."""
+    found: dict[int, list[bytes]] = {}
+    for episode in replay.iter_episodes():
+        rows = found.setdefault(episode.stream, [])
+        for k in range(episode.steps + episode.end.is_final):
+            rows.append(b"".join(part[k].tobytes() for part in episode.fields.values()))
+    return found
+
+
+def test_a_run_that_goes_on_plays_the_same_rows_of_each_env_as_far_as_both_go() -> None:
+    found: list[dict[int, list[bytes]]] = []
+    for _ in range(2):
+        replay = sw.SequenceReplayBuffer()
+        with make(replay, make_policy=Weighted, flush_seconds=0.001) as collector:
+            collector.collect(steps=50, weights={"w": 0.3})
+            state = collector.state_dict()
+        again = make(replay, make_policy=Weighted, flush_seconds=0.001, actors=3)
+        with again as collector:
+            collector.load_state_dict(through_bytes(state), weights={"w": 0.3})
+            with collector.running() as run:
+                with pytest.raises(ValueError, match="runs"):
+                    collector.state_dict()
+                while run.steps < 90:
+                    time.sleep(0.001)
+            assert collector.report.reseeded == 0
+            assert len(replay.sessions) == 1
+        found.append(streams_of(replay))
+    assert found[0].keys() == found[1].keys() == set(range(6))
+    for stream, rows in found[0].items():
+        common = min(len(rows), len(found[1][stream]))
+        assert common > 8
+        assert rows[:common] == found[1][stream][:common]
+
+
+def test_what_follows_a_run_is_in_its_state() -> None:
+    replay = sw.SequenceReplayBuffer()
+    with make(replay, make_policy=Weighted) as collector:
+        with collector.running(weights={"w": 0.3}) as run:
+            while run.steps < 40:
+                time.sleep(0.001)
+        state = through_bytes(collector.state_dict())
+        rewards = collector.rollout(9).reward
+    replay = sw.SequenceReplayBuffer()
+    with make(None, make_policy=Weighted) as collector:
+        collector.load_state_dict(without_replay(state), weights={"w": 0.3})
+        assert collector.rollout(9).reward.tobytes() == rewards.tobytes()
+
+
+def through_bytes(state: Any) -> Any:
+    return unpack(pack(state), "test")
+
+
+def without_replay(state: Any) -> Any:
+    groups = [{**one, "collector": {**one["collector"], "writer": None}} for one in state["groups"]]
+    return {**state, "mirror": None, "groups": groups}
+
+
+@pytest.mark.parametrize("before", ["collect", "nothing"])
+def test_a_group_that_took_a_new_seed_goes_on_with_it(before: str) -> None:
+    """Also where it dies between two calls, or before its rows have come; and takes another."""
+    replay, engine = sw.SequenceReplayBuffer(), InlineEngine(3)
+    asked: dict[str, Any] = {"make_policy": Weighted, "groups": 1, "actors": 1}
+    with make(replay, engine=engine, **asked) as collector:
+        if before == "collect":
+            with collector.running() as run:  # which is not played again
+                while run.steps < 20:
+                    time.sleep(0.001)
+        for actor in engine.actors:
+            engine.kill(actor)
+        state = through_bytes(collector.state_dict())
+        expected = collector.rollout(9)
+        collector.collect(steps=20)
+        digest = replay.digest()
+    is_new = before == "collect"
+    assert (state["groups"][0]["seed"] != "7") == is_new
+    assert len(replay.sessions) == 1 + is_new
+    with make(None, **asked) as collector:
+        collector.load_state_dict(without_replay(state))
+        assert collector.rollout(9).reward.tobytes() == expected.reward.tobytes()
+        state = through_bytes(collector.state_dict())
+    seeds = {"7", state["groups"][0]["seed"]}
+    for _ in range(2):  # each new seed is another one, in each process that goes on
+        engine = InlineEngine()
+        with make(None, engine=engine, on_death="reseed", **asked) as collector:
+            collector.load_state_dict(state)
+            engine.kill(engine.actors[0])
+            state = through_bytes(collector.state_dict())
+        assert state["groups"][0]["seed"] not in seeds
+        seeds.add(state["groups"][0]["seed"])
+    assert replay.digest() == digest
+
+
+def test_a_group_that_dies_after_its_state_was_loaded_plays_from_there() -> None:
+    replay, engine = sw.SequenceReplayBuffer(), InlineEngine()
+    with make(replay) as collector:
+        collector.collect(steps=300)
+        state = through_bytes(collector.state_dict())
+    count = [0]
+    engine.before_call = dies_at(12)
+    with make(replay, engine=engine) as collector:
+        collector.load_state_dict(state)
+        before = GroupHost.advance
+
+        def counted(host: Any, group: int, call: Any) -> Any:
+            count[0] += 1
+            return before(host, group, call)
+
+        with mock.patch.object(GroupHost, "advance", counted):
+            report = collector.collect(steps=60)
+    assert report.deaths == 1
+    assert count[0] < 60
+    model = one_process(walks, uniform, 7, 3, [Asked("steps", 300), Asked("steps", 60)])
+    assert report.digest == replay.digest() == model.digest
+
+
+class Forgetful(Walk):
+    """What it shows depends on the number of its resets, which no seed says."""
+
+    resets = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.resets += 1
+        return super().reset(seed=seed)
+
+    def _seen(self) -> Any:
+        return super()._seen() + np.float32(self.resets)
+
+
+def test_envs_that_cannot_be_brought_back_are_told_and_reset(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    replay = sw.SequenceReplayBuffer()
+    asked: dict[str, Any] = {"make_envs": lambda: SyncVectorEnv([Forgetful] * 2), "groups": 1}
+    with make(replay, actors=1, reseed_steps=1, **asked) as collector:
+        steps = collector.collect(steps=60).steps
+        state = through_bytes(collector.state_dict())
+    engine = InlineEngine()
+    engine.before_call = dies_at(4)
+    with make(replay, actors=1, reseed_steps=1, engine=engine, **asked) as collector:
+        collector.load_state_dict(state)
+        assert "shows something else" in caplog.text
+        report = collector.collect(steps=60)
+    assert (report.deaths, report.reseeded) == (1, 0)  # the resets can be played again
+    assert report.cut > 0
+    assert replay.steps == steps + report.steps
+    assert report.digest == replay.digest()
+    assert len(replay.sessions) == 1
+    seeds = [one.metadata["seed"] for one in replay.iter_episodes() if "seed" in one.metadata]
+    assert len({*seeds}) == len(seeds)
+
+
+def raising() -> Any:
+    class Raising(Walk):
+        def step(self, action: Any) -> Any:
+            if self.np_random.random() < 0.1:
+                raise OSError("no display")
+            return super().step(action)
+
+    return sw.make_vec(Raising, num_envs=2, num_workers=0)
+
+
+def test_exceptions_that_are_tolerated_are_counted_on() -> None:
+    with make(None, make_envs=raising, tolerate=1_000) as collector:
+        restarts = collector.collect(steps=100).restarts
+        state = through_bytes(collector.state_dict())
+    counts = [group["collector"]["faults"] for group in state["groups"]]
+    assert sum(counts) == restarts > 3
+    with make(None, make_envs=raising, tolerate=1_000) as collector:
+        collector.load_state_dict(state)
+        restarts += collector.collect(steps=100).restarts
+        groups = collector.state_dict()["groups"]
+        assert sum(group["collector"]["faults"] for group in groups) == restarts
+    refusing = make(None, make_envs=raising, tolerate=max(counts) - 1)
+    with pytest.raises(ValueError, match=f"faults.*{max(counts)}"):
+        refusing.load_state_dict(state)
+
+
+def test_states_that_do_not_fit_are_refused_and_change_nothing(tmp_path: Path) -> None:
+    replay = sw.SequenceReplayBuffer()
+    with make(replay, make_policy=Weighted) as collector:
+        collector.collect(steps=60, weights={"w": 0.4})
+        state = through_bytes(collector.state_dict())
+        with pytest.raises(ValueError, match="not collected yet"):
+            collector.load_state_dict(state)
+        digest = collector.collect(steps=30).digest
+    none: Any = None
+    with sw.Collector(walks(), "random", seed=0) as single:
+        other = single.state_dict()
+    wrongs: list[tuple[Any, str]] = [(none, "state"), ({}, "version"), (other, "groups")]
+    for wrong, named in [*wrongs, ([1], "state")]:
+        with make(make_policy=Weighted) as collector, pytest.raises(ValueError, match=named):
+            collector.load_state_dict(wrong)
+    engine = InlineEngine()
+    with make(replay, make_policy=Weighted, engine=engine) as collector:
+        with pytest.raises(ValueError, match="exact=True"):  # it has more rows by now
+            collector.load_state_dict(state)
+        assert not engine.actors
+        assert collector.collect(steps=6, weights={"w": 0.1}).steps == 6  # as a new one
+        assert len(replay.sessions) == 2
+    others: list[tuple[dict[str, Any], str]] = [
+        ({"groups": 2}, "groups.*3.*2|groups.*2.*3"),
+        ({"shard": (1, 2)}, "shard"),
+        ({}, "replay: expected that with the rows"),
+        ({"replay": sw.SequenceReplayBuffer()}, "replay"),
+        ({"replay": Folders(tmp_path)}, "Folders"),
+    ]
+    for options, named in others:
+        with (
+            make(**{"make_policy": Weighted, "engine": engine, **options}) as collector,
+            pytest.raises(ValueError, match=named),
+        ):
+            collector.load_state_dict(state)
+    others = [
+        ({"make_envs": partial(walks, 3)}, "expected 2 of Walk, got 3"),
+        ({"make_policy": uniform}, "policy"),
+    ]
+    for options, named in others:
+        with make(**{"make_policy": Weighted, **options}) as collector:
+            with pytest.raises(ValueError, match=named):
+                collector.load_state_dict(without_replay(state))
+            with pytest.raises(ValueError, match="closed"):  # a group has refused its part
+                collector.collect(steps=1)
+    with make(make_policy=Weighted) as collector:
+        collector.load_state_dict(without_replay(state))
+        for call in (collector.running, partial(collector.collect, steps=1)):
+            with pytest.raises(ValueError, match=r"weights.*version 1"):
+                call()
+        assert collector.collect(steps=6, weights={"w": 0.1}).version == 2
+    assert digest != replay.digest()
+
+
+def test_a_state_is_refused_where_it_would_not_be_whole(tmp_path: Path) -> None:
+    class Draws(Weighted):
+        state_dict: Any = None
+
+    with (
+        make(make_policy=Draws) as collector,
+        pytest.raises(RemoteError, match="load_state_dict"),
+    ):
+        collector.state_dict()
+    with make(Folders(tmp_path / "groups")) as collector:
+        collector.collect(steps=6)
+        with pytest.raises(ValueError, match="Folders"):
+            collector.state_dict()
+        assert collector.collect(steps=6).steps >= 6
+    replay = sw.SequenceReplayBuffer()
+    with make(replay) as collector:
+        collector.collect(steps=6)
+        with sw.Collector(walks(), "random", replay, seed=1) as other:
+            other.collect(steps=6)
+        with pytest.raises(ValueError, match="alone writes"):
+            collector.state_dict()
+        collector.collect(steps=6)
+        assert collector.state_dict()["version"] == 1
+
+
+@given(st.data())
+@settings(max_examples=examples(100))
+def test_a_state_from_a_file_is_checked(data: Any) -> None:
+    replay = sw.SequenceReplayBuffer()
+    with make(replay) as collector:
+        collector.collect(steps=30)
+        state: Any = through_bytes(collector.state_dict())
+    at: Any = state
+    while True:
+        key = data.draw(st.sampled_from(list(at) if isinstance(at, dict) else list(range(len(at)))))
+        if not isinstance(at[key], dict | list) or not at[key] or data.draw(st.booleans()):
+            break
+        at = at[key]
+    at[key] = data.draw(st.sampled_from([None, -1, "x", [], {}, 1 << 70, 0.5, np.zeros(3)]))
+    with make(replay) as collector:
+        try:
+            collector.load_state_dict(state)
+            collector.collect(steps=10)
+        except (ValueError, RemoteError):
+            return
 
 
 # Numbers

@@ -90,11 +90,9 @@ class Groups:
         self.num_envs = {self.begin(g) for g in numbers}.pop()
 
     def begin(self, group: int) -> int:
-        stored = self.pieces[group]
-        digest = stored[-1][0].digest if stored else ""
         start = GroupStart(
             *(group, self.attempts[group], self.seed, self.options.session),
-            *(tuple(self.history[group]), len(stored), digest),
+            *(tuple(self.history[group]), len(self.pieces[group])),
         )
         start = pickle.loads(pickle.dumps(start))
         return self.hosts[group].begin(start, WEIGHTS if self.attempts[group] else {})
@@ -552,7 +550,7 @@ def test_a_policy_that_is_no_function_of_the_seed_is_found_by_the_digest() -> No
     groups.play([Asked("steps", 2000)], in_turns)
     stored = [piece for piece, _ in groups.pieces[0]]
     host = groups.make()
-    start = GroupStart(0, 1, 3, 0, tuple(groups.history[0]), len(stored), stored[-1].digest)
+    start = GroupStart(0, 1, 3, 0, tuple(groups.history[0]), len(stored))
     host.begin(start, {})
     again = [host.advance(0, groups.history[0][0])[0] for _ in stored]
     assert again[-1].is_repeat

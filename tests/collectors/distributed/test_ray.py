@@ -24,6 +24,7 @@ import numpy as np
 import pytest
 
 import stepwell as sw
+from stepwell.buffers.storage.checkpoint import pack, unpack
 from stepwell.collectors.distributed.engine import ActorDied, NotEnoughResources, RemoteError
 from support.examples import by_tier
 from support.groups import Asked, Weighted, one_process, walks
@@ -301,6 +302,7 @@ def test_no_actor_outlives_its_driver(cluster: RayNodes, number: signal.Signals)
 ALONE = """
 import os, sys
 import ray
+from stepwell.buffers.storage.checkpoint import pack, unpack
 from stepwell.collectors.distributed.engine import ActorDied
 from stepwell.collectors.distributed.ray_engine import RayEngine
 from support.source_tree import CHECKOUT
@@ -378,6 +380,25 @@ def test_the_data_is_that_of_one_process(cluster: RayNodes, actors: int) -> None
     expected = np.concatenate([one.observation for one in model.rollouts[1]], axis=1)
     assert np.array_equal(rollout.observation, expected)
     rollout.reward += 1  # as one of a Collector, it is the learner's own
+
+
+def test_a_training_goes_on_from_a_cluster_to_processes_and_back(cluster: RayNodes) -> None:
+    model = one_process(walks, Weighted, SEED, GROUPS, CALLS, weights=WEIGHTS)
+    replay = sw.SequenceReplayBuffer()
+    asked: Any = {"replay": replay, "groups": GROUPS, "seed": SEED}
+    on_ray: Any = {**asked, "actors": 2, "address": cluster.address}
+    with sw.RayCollector(walks, Weighted, **on_ray) as collector:
+        collector.collect(steps=300)
+        state = unpack(pack(collector.state_dict()), "test")
+    with sw.LocalCollector(walks, Weighted, **asked, processes=1) as local:
+        local.load_state_dict(state)
+        local.rollout(5, weights=WEIGHTS[1])
+        state = unpack(pack(local.state_dict()), "test")
+    with sw.RayCollector(walks, Weighted, **on_ray) as collector:
+        collector.load_state_dict(state, weights=WEIGHTS[1])
+        collector.collect(seeds=CALLS[2].seeds)
+        report = collector.collect(episodes=20, weights=WEIGHTS[2])
+    assert report.digest == replay.digest() == model.digest
 
 
 class Timer(threading.Thread):

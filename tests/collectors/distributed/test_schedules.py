@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 
 import stepwell as sw
 from stepwell.buffers.rows import episode_buffer
+from stepwell.buffers.rows.digest import DigestState
+from stepwell.buffers.storage.checkpoint import pack, unpack
 from stepwell.buffers.storage.encoded_chunk import unpack_chunks
 from stepwell.collectors.distributed import collector as collector_file
 from stepwell.collectors.distributed import host as host_file
@@ -206,6 +208,76 @@ def test_synchronous_calls_store_what_one_process_stores(number: int, seed: int)
         parts = expected.model.rollouts[at]
         assert rollout.reward.tobytes() == np.concatenate([p.reward for p in parts], 1).tobytes()
         assert rollout.extras["policy_version"].max() == plan.calls[at].version
+
+
+@given(st.integers(0, 29), st.integers(0, 2**48))
+@settings(max_examples=SCHEDULES, phases=[Phase.generate])
+def test_collectors_that_follow_each_other_store_what_one_process_stores(
+    number: int, seed: int
+) -> None:
+    """Between any two calls: new actors, another number of them, and all that can die does."""
+    plan, rng = plan_of(number), random.Random(seed)
+    expected = expected_of(number)
+    replay = sw.SequenceReplayBuffer()
+    state: Any = None
+    ended: list[EpisodeReport] = []
+    version = 0
+    for at in [*range(len(plan.calls)), -1]:
+        engine = InlineEngine(rng.randrange(2**32), faults_of(rng))
+        with (
+            rows_in(plan.chunk_rows, plan.piece_rows),
+            DistributedCollector(
+                lambda engine=engine: engine,  # type: ignore[misc]
+                walks,
+                plan.policy,
+                replay,
+                groups=plan.groups,
+                actors=rng.randint(1, plan.groups),
+                seed=SEED if state is None else None,
+                max_restarts=1_000,
+                start_seconds=10.0,
+                answer_seconds=10.0,
+                on_episode=ended.append,
+                clock=engine.clock,
+            ) as collector,
+        ):
+            if state is not None:
+                weights = WEIGHTS[version] if version else None
+                collector.load_state_dict(unpack(pack(state), "test"), weights=weights)
+            if at < 0:
+                assert collector.state_dict()["groups"][0]["seed"] == str(SEED)
+                break
+            asked = plan.calls[at]
+            before, version = version, asked.version
+            more: dict[str, Any] = {}
+            if version != before:
+                more["weights"] = WEIGHTS[version]
+            if asked.kind == "rollout":
+                rollout = collector.rollout(asked.amount, **more)
+                rewards = [part.reward for part in expected.model.rollouts[at]]
+                assert rollout.reward.tobytes() == np.concatenate(rewards, 1).tobytes()
+            else:
+                goal: Any = {asked.kind: asked.seeds or asked.amount}
+                collector.collect(**goal, **more)
+            if rng.random() < 0.3:
+                collector.state_dict()  # which changes nothing
+            state = collector.state_dict()
+            assert collector.report.reseeded == 0
+    assert state is not None
+    assert replay.digest() == collector_digest(state, NUM_ENVS) == expected.model.digest
+    assert chunks_of(replay) == expected.chunks
+    assert len(replay.sessions) == 1
+    played = [each for call in expected.model.episodes.values() for one in call for each in one]
+    assert len(ended) == len(played)
+    assert len({each.episode for each in ended}) == len(ended)
+    totals = [each.total_steps for each in ended]
+    assert totals == sorted(totals)
+    assert state["total_steps"] == replay.steps
+
+
+def collector_digest(state: Any, num_envs: int) -> str:
+    states = [DigestState.from_json(group["digest"]) for group in state["groups"]]
+    return DigestState.of_groups(states, num_envs).hexdigest()
 
 
 def is_prefix(chunks: Sequence[Any], whole: Sequence[Any]) -> bool:

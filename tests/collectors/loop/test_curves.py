@@ -7,7 +7,9 @@ import itertools
 import json
 import logging
 import sys
+import time
 from collections import defaultdict
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -404,10 +406,59 @@ def test_the_command_line(tmp_path: Path) -> None:
     told = json.loads(run_python(*run, "rows", cwd=tmp_path, warnings="default").stdout)
     found = events(tmp_path / "tb")
     assert found[SPEED][-1][0] == told["total_steps"]
-    refused = run_python(*run, "more", "--processes", "2", code=2, cwd=tmp_path, warnings="default")
-    assert "--log" in refused.stderr
-    assert "--processes" in refused.stderr
-    assert not (tmp_path / "more").exists()
+    run_python(*run, "rows", "--resume", "--processes", "2", cwd=tmp_path, warnings="default")
+    axis = [at for at, _ in events(tmp_path / "tb")[SPEED]]
+    with sw.SequenceReplayBuffer.open(tmp_path / "rows", read_only=True) as replay:
+        assert [axis[0], axis[-1]] == [told["total_steps"], replay.steps]
+
+
+@pytest.mark.usefixtures("at_once")
+def test_groups_in_other_processes_have_the_curves_of_their_episodes() -> None:
+    replay = sw.SequenceReplayBuffer()
+
+    def local(log: Any, on_episode: Any = None) -> sw.LocalCollector:
+        return sw.LocalCollector(
+            partial(counters, 3, 5),
+            constant(zeros),
+            replay,
+            groups=2,
+            processes=1,
+            seed=0,
+            log=log,
+            on_episode=on_episode,
+        )
+
+    ended: list[EpisodeReport] = []
+    writers = Scalars(), Scalars()
+    with local(writers[0], ended.append) as one:
+        first = one.collect(steps=40)
+        for _ in range(30):
+            replay.sample_transitions(2)
+        at = [first.total_steps, one.collect(steps=40).total_steps]
+        state = one.state_dict()
+    with local(writers[1], ended.append) as one:
+        one.load_state_dict(state)
+        with one.running() as run:
+            while run.steps < 20:
+                time.sleep(0.01)
+    at.append(replay.steps)
+    assert len(ended) > 20
+    wanted = by_step(ended)
+    for tag in (RETURN, LENGTH):
+        assert writers[0].points[tag] + writers[1].points[tag] == wanted[tag]
+    speeds = writers[0].points[SPEED] + writers[1].points[SPEED]
+    assert [step for step, _ in speeds] == at
+    within = first.env_seconds + first.policy_seconds + first.write_seconds
+    assert at[0] / speeds[0][1] > within > 0  # since the call began, not since the first piece
+    ((place, ratio),) = writers[0].points[RATIO]
+    assert place == at[1]
+    assert ratio == pytest.approx(30 / (at[1] - at[0]))
+    with pytest.raises(TypeError, match="log"):
+        local(3)
+
+
+def constant(value: Any) -> Any:
+    return lambda: value
 
 
 def test_gymnasium_envs_may_be_recorded_with_curves_beside_each_other() -> None:

@@ -241,9 +241,24 @@ def test_envs_that_raised_errors_go_on_with_the_same_seeds(
             envs: Any = SyncVectorEnv([Breaking] * 2)
         else:
             envs = sw.make_vec(Breaking, 2, num_workers=num_workers)
-        return sw.Collector(envs, "random", replay, seed=0, tolerate=1000, shard=shard)
+        return sw.Collector(envs, "random", replay, seed=0, tolerate=most, shard=shard)
 
+    most = 1000
     assert_goes_on(make, [("steps", 60), ("rollout", 30), ("steps", 60)], 2)
+    with make(None) as first:
+        most = first.collect(steps=60).restarts
+        state = through_bytes(first.state_dict())
+    assert state["faults"] == most > 1
+    with make(None) as second:
+        second.load_state_dict(state)
+        restarts = 0
+        with pytest.raises(OSError, match="no display"):  # noqa: PT012
+            for _ in range(100):
+                restarts += second.collect(steps=2).restarts
+        assert restarts == 0  # no more are tolerated
+    most -= 1
+    with pytest.raises(ValueError, match="faults"):
+        make(None).load_state_dict(state)
 
 
 @pytest.mark.parametrize("goal", [{"seeds": [5, 7]}, {"episodes": 2}])
