@@ -1907,6 +1907,22 @@ BUGS: tuple[Bug, ...] = (
         ),
     ),
     Bug(
+        "a timeline is in the order of the ids",
+        "buffers/view/episode_table.py",
+        'np.take(found, np.argsort(self._tails[found], kind="stable"))',
+        "found",
+        (
+            "tests/buffers/view/server/test_answers.py::test_a_timeline_is_in_the_order_of_the_last_rows",
+        ),
+    ),
+    Bug(
+        "a running mean begins with its part",
+        "buffers/view/histograms.py",
+        "near = values[max(0, stop - window) : stop]",
+        "near = values[begin:stop]",
+        ("tests/buffers/view/server/test_answers.py::test_a_timeline_is_that_of_a_slow_model",),
+    ),
+    Bug(
         "a code for the browser opens again",
         "buffers/view/server/guard.py",
         '        self._launch = ""\n        return time',
