@@ -1868,6 +1868,15 @@ BUGS: tuple[Bug, ...] = (
         "return Markup(shown)",
         ("tests/buffers/pictures/test_markup.py::test_no_text_becomes_markup",),
     ),
+    Bug(
+        "code that catches every Exception cannot be interrupted",
+        "wrappers/check/env.py",
+        "class _NoAnswer(BaseException)",
+        "class _NoAnswer(RuntimeError)",
+        (
+            "tests/wrappers/check/test_env.py::test_a_call_that_does_not_return_is_interrupted_and_named",
+        ),
+    ),
     # --- the viewer -------------------------------------------------------------------------------
     Bug(
         "a curve has a point in two ranges",
