@@ -1918,6 +1918,15 @@ BUGS: tuple[Bug, ...] = (
         "return Markup(shown)",
         ("tests/buffers/pictures/test_markup.py::test_no_text_becomes_markup",),
     ),
+    Bug(
+        "code that catches every Exception cannot be interrupted",
+        "wrappers/check/env.py",
+        "class _NoAnswer(BaseException)",
+        "class _NoAnswer(RuntimeError)",
+        (
+            "tests/wrappers/check/test_env.py::test_a_call_that_does_not_return_is_interrupted_and_named",
+        ),
+    ),
     # --- the viewer -------------------------------------------------------------------------------
     Bug(
         "a curve has a point in two ranges",
@@ -1955,6 +1964,22 @@ BUGS: tuple[Bug, ...] = (
         (
             "tests/buffers/view/test_episode_table.py::test_a_damaged_chunk_is_left_out_where_the_storage_skips_it",
         ),
+    ),
+    Bug(
+        "a timeline is in the order of the ids",
+        "buffers/view/episode_table.py",
+        'np.take(found, np.argsort(self._tails[found], kind="stable"))',
+        "found",
+        (
+            "tests/buffers/view/server/test_answers.py::test_a_timeline_is_in_the_order_of_the_last_rows",
+        ),
+    ),
+    Bug(
+        "a running mean begins with its part",
+        "buffers/view/histograms.py",
+        "near = values[max(0, stop - window) : stop]",
+        "near = values[begin:stop]",
+        ("tests/buffers/view/server/test_answers.py::test_a_timeline_is_that_of_a_slow_model",),
     ),
     Bug(
         "a code for the browser opens again",

@@ -33,6 +33,7 @@ from ..sampling.requests import (
     Transitions,
     check_new_priority,
     check_priority_alpha,
+    let_through,
     refuse_keywords,
     require_request,
 )
@@ -703,7 +704,7 @@ class SequenceReplayBuffer:
             StoreCorrupt: Stored bytes are damaged.
         """
         if _more or _wrong:
-            require_request(request)
+            require_request(request, _wrong)
             others = ", ".join([*map(repr, _more), *_wrong])
             raise TypeError(f"sample: expected a request, out and rng, got {others}; leave it out")
         if self._writers:
@@ -1535,6 +1536,8 @@ _MEANT = {
     "replay.update_priorities(ids, values)": "update_priority update_weight update_weights",
 }
 _OTHER_NAMES = {name: right for right, names in _MEANT.items() for name in names.split()}
+_DRAWS = ("sample", "sample_sequences", "sample_transitions", "sample_episodes")
+let_through(SequenceReplayBuffer, *_DRAWS)
 
 
 def _refuse_new_store(path: Path) -> None:

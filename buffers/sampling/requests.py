@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, get_args
 
@@ -160,9 +161,9 @@ Request: TypeAlias = "Sequences | Transitions | Episodes"
 
 
 _MEANT = {
-    "length": "chunk_len horizon seq_len seq_length sequence_length",
+    "length": "T chunk_len horizon seq_len seq_length sequence_length steps",
     "n_step": "multi_step n_step_return n_steps nstep",
-    "batch_size": "batch n num_samples size",
+    "batch_size": "B batch n num num_samples size",
     "capacity": "buffer_size max_size maxlen n size",
     "capacity_bytes": "max_bytes",
     "path": "dir directory file folder root",
@@ -184,6 +185,13 @@ _VALUES = {
     "pad_after": "pad padded post right",
     "pad_before": "left pre",
 }
+
+
+def let_through(owner: type, *names: str) -> None:
+    """Let calls without arguments that these methods need reach `refuse_keywords` in them."""
+    for method in (getattr(owner, name) for name in names):
+        method.__signature__ = inspect.signature(method)  # to readers they are required
+        method.__defaults__ = (None,) * (method.__code__.co_argcount - 1)
 
 
 def refuse_keywords(method: str, wrong: Mapping[str, object], known: Sequence[str]) -> None:
@@ -251,11 +259,12 @@ def check_transitions(request: Transitions) -> None:
         _check_hindsight(request.relabel)
 
 
-def require_request(request: object) -> None:
-    """Refuse an object that is not a request."""
+def require_request(request: object, others: Mapping[str, object] | None = None) -> None:
+    """Refuse an object that is not a request; ``others`` are keywords that were given."""
     if not isinstance(request, Sequences | Transitions | Episodes):
         raise TypeError(
-            f"request: expected Sequences, Transitions or Episodes, got {type(request).__name__}; "
+            f"request: expected Sequences, Transitions or Episodes, got "
+            f"{', '.join(others or [type(request).__name__])}; "
             f"sample(32) of other libraries is sample_transitions(32)"
         )
 

@@ -257,6 +257,13 @@ class EpisodeTable:
             found: np.ndarray = places[order]
             return found
 
+    def as_stored(self, places: np.ndarray, *, is_written: bool) -> np.ndarray:
+        """Places in the order of their last rows, without those that may still grow."""
+        with self.lock:
+            may_grow = self.is_newest[places] & (self.ends[places] & _FINAL == 0) & is_written
+            found: np.ndarray = places[~may_grow]
+            return np.take(found, np.argsort(self._tails[found], kind="stable"))
+
     def ranked(self, word: str, count: int) -> np.ndarray:
         """The places of the best, longest, ... episodes; of all where none came to its end."""
         every = np.arange(len(self))

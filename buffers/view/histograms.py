@@ -1,4 +1,4 @@
-"""Histograms of several stores, and counts of their actions."""
+"""Histograms of several stores, their values in order, and counts of their actions."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -42,6 +43,28 @@ def histogram(values: Sequence[np.ndarray], bins: int = 32) -> Histogram:
     ]
     left_out = tuple(len(a) - len(b) for a, b in zip(numbers, finite, strict=True))
     return Histogram(edges, np.array(counts).reshape(-1, len(labels)), left_out, tuple(labels))
+
+
+def course(
+    values: np.ndarray, keys: np.ndarray, edges: np.ndarray, window: int
+) -> dict[str, list[object]]:
+    """Least and greatest finite value of each part of values [m], with their keys, and the mean."""
+    # Parts lie between edges [n + 1], perhaps beyond the last value. A mean is that of the last
+    # `window` values up to the end of its part. None stands for what has no finite value.
+    found: dict[str, list[object]] = {
+        name: [] for name in ("low", "low_key", "high", "high_key", "mean")
+    }
+    for begin, stop in pairwise(np.minimum(edges, len(values)).tolist()):
+        finite = begin + np.flatnonzero(np.isfinite(values[begin:stop]))
+        for name, choose in (("low", np.argmin), ("high", np.argmax)):
+            at = finite[choose(values[finite])] if len(finite) else None
+            found[name].append(None if at is None else values[at].item())
+            found[f"{name}_key"].append(None if at is None else keys[at].tolist())
+        near = values[max(0, stop - window) : stop]
+        near = near[np.isfinite(near)]
+        with np.errstate(over="ignore"):
+            found["mean"].append(float(near.mean()) if begin < stop and len(near) else None)
+    return found
 
 
 def bins_of(numbers: np.ndarray, most: int) -> tuple[np.ndarray, list[str]]:

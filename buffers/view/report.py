@@ -45,7 +45,7 @@ _PAGE = Path(__file__).with_name("page")
 # Each after those that it imports. In the file a module of answers stands for the server's.
 _MODULES = (
     *("dom", "curves", "frames", "api", "filter", "histograms", "table"),
-    *("episode", "exports", "app"),
+    *("episode", "exports", "timeline", "app"),
 )
 _FILES = {"api": "embedded"}
 _IMPORT = re.compile(r'^import \{ ([\w, ]+) \} from "\./(\w+)\.js";$', re.MULTILINE)

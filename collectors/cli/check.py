@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping
+from typing import Annotated
 
 import typer
 
@@ -26,7 +27,12 @@ _FEWEST, _MOST = 10, 5_000  # steps that are recorded, in about half a second
 
 @with_game_options
 def check(
-    env: EnvName, *, games: GivenGameOptions, as_json: Json = False, debug: Debug = False
+    env: EnvName,
+    *,
+    games: GivenGameOptions,
+    limit: Annotated[float, typer.Option(help="Time of one call.", metavar="SECONDS")] = 60,
+    as_json: Json = False,
+    debug: Debug = False,
 ) -> None:
     """Play an env for a few seconds: what is wrong with it, and what it costs.
 
@@ -44,7 +50,7 @@ def check(
     """
     with exit_on_error(debug, "nothing is stored"):
         request = EnvRequest(env, _NUM_ENVS, games.backend, None, games.parsed())
-        report = check_env(one_env(request))
+        report = check_env(one_env(request), limit=limit)
         checks = [*report.checks]
         costs = {"step_seconds": report.step_seconds, "reset_seconds": report.reset_seconds}
         if report.is_fine and report.steps < _FEWEST:

@@ -1,6 +1,7 @@
 """Wrong arguments of public classes are refused in one sentence, before anything changes."""
 
 import copy
+import inspect
 import math
 import pickle
 import re
@@ -419,6 +420,42 @@ def test_an_argument_of_another_library_is_answered_with_that_of_the_draw(
     arguments = [4, 2] if draw == "sample_sequences" else [4]
     with pytest.raises(TypeError, match=rf"{draw}: .*batch_size.*{wrong}=3.*{right}"):
         getattr(drawn_from, draw)(*arguments, **{wrong: 3})
+
+
+@pytest.mark.parametrize(
+    ("draw", "arguments", "right"),
+    [
+        ("sample_sequences", {"batch_size": 4, "seq_len": 3}, "length"),
+        ("sample_sequences", {"batch_size": 4, "sequence_length": 3}, "length"),
+        ("sample_sequences", {"length": 4, "n": 3}, "batch_size"),
+        ("sample_sequences", {"length": 4, "num": 3}, "batch_size"),
+        ("sample_transitions", {"size": 3}, "batch_size"),
+        ("sample_episodes", {"num_samples": 3}, "batch_size"),
+        ("sample", {"batch_size": 3}, r"sample_transitions\(32\)"),
+    ],
+)
+def test_another_name_of_an_argument_that_is_needed_is_answered_with_the_right_one(
+    drawn_from: SequenceReplayBuffer, draw: str, arguments: dict[str, int], right: str
+) -> None:
+    wrong = [*arguments][-1]
+    with pytest.raises(TypeError, match=rf"got .*{wrong}.*; .*{right}"):
+        getattr(drawn_from, draw)(**arguments)
+
+
+def test_an_argument_that_is_needed_is_required_where_it_is_read(
+    drawn_from: SequenceReplayBuffer,
+) -> None:
+    for draw, names in (
+        ("sample", ["request"]),
+        ("sample_sequences", ["batch_size", "length"]),
+        ("sample_transitions", ["batch_size"]),
+        ("sample_episodes", ["batch_size"]),
+    ):
+        method = getattr(drawn_from, draw)
+        shown = inspect.signature(method).parameters
+        assert all(shown[name].default is inspect.Parameter.empty for name in names)
+        with pytest.raises((TypeError, ValueError), match=rf"^{names[-1]}: expected"):
+            method(*[4] * (len(names) - 1))
 
 
 @pytest.mark.parametrize(

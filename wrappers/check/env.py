@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import math
+import signal
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -16,7 +18,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from ...buffers.base.number_checks import check_whole
+from ...buffers.base.number_checks import check_whole, is_real
 from ...buffers.spec.exact_values import BadValue, one_flag, one_number, shown
 from ..env_results import EnvResults, reset_of, step_of
 from ..workers.vector_env import checked_env
@@ -27,6 +29,7 @@ Verdict = Literal["ok", "warning", "FAIL"]
 _Row: TypeAlias = "dict[str, Any]"  # what a reset or a step returned, by name: hashes of arrays
 
 _RANKS: dict[Verdict, int] = {"ok": 0, "warning": 1, "FAIL": 2}
+_MOST_SECONDS = 1e6
 _FIRST_SECONDS = 1.0  # the first run is cut after so long, and the others play as many steps
 _DRAW = "draw from self.np_random alone, which super().reset(seed=seed) seeds"
 _FORMS = {
@@ -84,7 +87,9 @@ class EnvReport:
         return "\n".join(map(str, self.checks))
 
 
-def check_env(env_fn: Callable[[], AnyEnv], *, steps: int = 300, seed: int = 0) -> EnvReport:
+def check_env(
+    env_fn: Callable[[], AnyEnv], *, steps: int = 300, seed: int = 0, limit: float = 60
+) -> EnvReport:
     """Play two envs with random actions, and report what is wrong with them.
 
     The same actions are played up to seven times: with one seed in each env, again in the first,
@@ -94,13 +99,16 @@ def check_env(env_fn: Callable[[], AnyEnv], *, steps: int = 300, seed: int = 0) 
         env_fn: Factory of one env, without arguments. Its envs are closed.
         steps: Steps of a run, at least 1; fewer are made where they take more than a second.
         seed: Seed of the actions and of the resets.
+        limit: Seconds that one call of an env may take, more than 0. A call that takes longer is
+            interrupted, and its check fails. Not on Windows, outside the main thread, in a program
+            that uses SIGALRM itself, and while code in C does not return to Python.
 
     Returns:
         The report: `checks`, each with `name`, `verdict` ("ok", "warning" or "FAIL"), `seen` and
         `cure`; `is_fine`: none failed. What would say nothing after a failure is not checked.
 
     Raises:
-        ValueError: `steps` is below 1.
+        ValueError: `steps` is below 1, or `limit` no number above 0, up to a million.
 
     Example:
         >>> report = check_env(lambda: gymnasium.make("CartPole-v1"), steps=50)
@@ -108,7 +116,34 @@ def check_env(env_fn: Callable[[], AnyEnv], *, steps: int = 300, seed: int = 0) 
         (True, 'rewards', 'ok')
     """
     check_whole("steps", steps, 1)
-    return _Check(env_fn, steps, seed).report()
+    if not is_real(limit) or not 0 < limit <= _MOST_SECONDS:
+        raise ValueError(f"limit: expected seconds above 0, up to {_MOST_SECONDS:g}, got {limit!r}")
+    return _Check(env_fn, steps, seed, limit).report()
+
+
+class _NoAnswer(BaseException):
+    """A call took too long; no Exception, so that code of the env does not catch it."""
+
+
+@contextlib.contextmanager
+def _limited(seconds: float) -> Iterator[None]:
+    """Raise `_NoAnswer` in a block that takes longer, where a signal can."""
+    is_main = threading.current_thread() is threading.main_thread()
+    has_clock = is_main and hasattr(signal, "setitimer")
+    if not has_clock or signal.getsignal(signal.SIGALRM) is not signal.SIG_DFL:
+        yield
+        return
+
+    def interrupt(*_: object) -> NoReturn:
+        raise _NoAnswer(f"no answer within {seconds:g} s")
+
+    signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)  # and again, where code catches everything
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
 
 class _Stop(Exception):
@@ -118,8 +153,8 @@ class _Stop(Exception):
 class _Check:
     """One check of one kind of env."""
 
-    def __init__(self, env_fn: Callable[[], AnyEnv], steps: int, seed: int) -> None:
-        self._make, self._steps, self._seed = env_fn, steps, seed
+    def __init__(self, env_fn: Callable[[], AnyEnv], steps: int, seed: int, limit: float) -> None:
+        self._make, self._steps, self._seed, self._limit = env_fn, steps, seed, limit
         self._found: dict[str, EnvCheck] = {}
         self._envs: list[AnyEnv] = []
         self._seconds: dict[str, list[float]] = {"step": [], "reset": []}
@@ -133,8 +168,11 @@ class _Check:
                 self._run()
         finally:
             for env in self._envs:
-                with contextlib.suppress(Exception):
-                    env.close()
+                try:
+                    with contextlib.suppress(Exception), _limited(self._limit):
+                        env.close()
+                except _NoAnswer as error:
+                    self._tell("made", "FAIL", f"close: {_said(error)}", "make it return")
         means = [sum(each) / max(len(each), 1) for each in self._seconds.values()]
         checks = tuple(self._found[name] for name in _RIGHT if name in self._found)
         return EnvReport(checks, self._steps, *means)
@@ -196,8 +234,9 @@ class _Check:
 
     def _made(self) -> AnyEnv:
         try:
-            env: AnyEnv = checked_env(self._make())
-        except Exception as error:
+            with _limited(self._limit):
+                env: AnyEnv = checked_env(self._make())
+        except (Exception, _NoAnswer) as error:
             if not self._envs:
                 self._stop("made", _said(error))
             cure = "give each env a process of its own"  # as those of stable-retro need
@@ -258,9 +297,13 @@ class _Check:
         """Call a reset or a step, and time it."""
         began = time.perf_counter()
         try:
-            return call(*given)
+            with _limited(self._limit):
+                began = time.perf_counter()
+                return call(*given)
         except BadValue:
             raise
+        except _NoAnswer as error:
+            self._stop(name, f"{at}{_said(error)}; make it return, or allow more seconds (limit)")
         except Exception as error:
             # Wrappers of Gymnasium's unpack what an env of the old API returns.
             cure = "; adapt an env of the old API with stepwell.from_gym"
@@ -304,13 +347,14 @@ class _Check:
         if "rgb_array" not in modes or not (spec or env.render_mode == "rgb_array"):
             return
         try:
-            filmed = spec.make(render_mode="rgb_array") if spec else env
-            self._envs.append(filmed)
-            filmed.reset(seed=self._seed)
-            frame = filmed.render()
+            with _limited(self._limit):
+                filmed = spec.make(render_mode="rgb_array") if spec else env
+                self._envs.append(filmed)
+                filmed.reset(seed=self._seed)
+                frame = filmed.render()
             if np.shape(frame)[2:] != (3,) or frame.dtype != np.uint8:
                 raise ValueError(f"expected {_RIGHT['render']}, got {shown(frame)}")
-        except Exception as error:  # often of a package or a display that is not here
+        except (Exception, _NoAnswer) as error:  # often of a package or a display that is not here
             self._tell("render", "warning", _said(error), "needed to film episodes, not to store")
         self._pass("render")
 
@@ -364,12 +408,14 @@ def _difference(first: list[_Row], rows: Iterable[_Row]) -> str | None:
     return None
 
 
-def _said(error: Exception) -> str:
+def _said(error: BaseException) -> str:
     """An error in one line; of an env, with its line that raised it."""
     own, frames = Path(__file__).parents[2], traceback.extract_tb(error.__traceback__)
     what = " ".join(str(error).split())
-    if Path(frames[-1].filename).is_relative_to(own):
-        return what
     outside = [one for one in frames if not Path(one.filename).is_relative_to(own)]
+    is_late = isinstance(error, _NoAnswer)  # raised here, while other code ran
+    if not outside or (Path(frames[-1].filename).is_relative_to(own) and not is_late):
+        return what
     last = ([one for one in outside if "site-packages" not in one.filename] or outside)[-1]
-    return f"{Path(last.filename).name}:{last.lineno} raised {type(error).__name__}: {what}"
+    place = f"{Path(last.filename).name}:{last.lineno}"
+    return f"{what}, in {place}" if is_late else f"{place} raised {type(error).__name__}: {what}"

@@ -6,6 +6,7 @@ import { Exports } from "./exports.js";
 import { drawStores, Filter } from "./filter.js";
 import { drawActions, Histogram } from "./histograms.js";
 import { keyOf, rowsOf, Table } from "./table.js";
+import { Timeline } from "./timeline.js";
 
 const THEMES = ["system", "light", "dark"];
 const app = { stores: [], off: new Set(), version: -1, exportsFolder: null };
@@ -38,9 +39,11 @@ function setTheme(theme) {
   document.documentElement.dataset.theme = isDark ? "dark" : "light";
   byId("theme-button").textContent = `Theme: ${app.theme}`;
   view?.setTheme();
+  timeline?.setTheme();
 }
 
 let view = null;
+let timeline = null;
 setTheme(remembered("theme", "system"));
 darkness.addEventListener("change", () => setTheme(app.theme));
 byId("theme-button").addEventListener("click", () => {
@@ -115,11 +118,13 @@ const histograms = {
   return: new Histogram(byId("histogram-return"), { name: "return", onRange: (low, high) => filter.setRange("return", low, high) }),
   steps: new Histogram(byId("histogram-steps"), { name: "steps", onRange: (low, high) => filter.setRange("steps", low, high) }),
 };
+timeline = isReport ? null : new Timeline((row) => openEpisode(row)); // a report has the returns in its summary
 let drawing = null;
 
 // A histogram shows the episodes that meet all conditions but the range that it chooses itself.
 async function drawHistograms() {
   drawing?.abort();
+  byId("timeline-box").hidden ||= !app.shownStores().length;
   if (!app.shownStores().length) return;
   const mine = (drawing = new AbortController());
   const parts = app.filterParts();
@@ -138,6 +143,7 @@ async function drawHistograms() {
     const { action, actions } = await all;
     if (action) drawActions(byId("histogram-actions"), byId("actions-count"), action, app.stores, actions.length);
     byId("actions-box").hidden = !action || !action.names?.length;
+    if (timeline) timeline.setData(await getJson("/api/timeline", parts, mine.signal));
   } catch {
     // The table shows what is wrong with the filter; the histograms stay as they are.
   }

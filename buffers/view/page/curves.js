@@ -27,7 +27,8 @@ export function shortNumber(value) {
 
 export class Curves {
   // first, stop: the episode has the rows first .. stop - 1.
-  // lanes: [{name, kind: "line" | "stems" | "steps", format: (value) => text, names: [text]}]
+  // lanes: [{name, kind: "line" | "stems" | "steps" | "points", format: (value) => text, names: [text],
+  //   series: [{name, colour, label}]}]; without series it has the curve of its own name
   constructor(canvas, { first = 0, stop = 1, lanes = [], colours = "light", laneHeight = 64 } = {}) {
     Object.assign(this, { canvas, first, stop, lanes, laneHeight });
     this.colours = CURVE_COLOURS[colours];
@@ -66,7 +67,7 @@ export class Curves {
   }
 
   // rows: [first row of each point]; curves: {name: {values} or {low, high}}, null where there is no
-  // value; not_finite: {"nan": count} counts those that are NaN or infinite.
+  // value, with low and high perhaps a mean of each point; not_finite: {"nan": count} counts those that are NaN or infinite.
   // stop: the row after the last point, where points stand for several rows.
   setData({ rows, curves, stop = null }) {
     this.data = { rows, curves };
@@ -139,7 +140,37 @@ export class Curves {
         if (value > high) high = value;
       }
     }
-    return low > high ? [0, 1] : [low, high];
+    return [low, high];
+  }
+
+  seriesOf(lane, place) {
+    const series = lane.series ?? [{ name: lane.name, colour: this.colours.lines[place % this.colours.lines.length] }];
+    return series.filter(({ name }) => this.data.curves[name]);
+  }
+
+  rangeOf(series) {
+    const ends = series.flatMap(({ name }) => this.ranges.get(name)).filter(Number.isFinite);
+    return ends.length ? [Math.min(...ends), Math.max(...ends)] : [0, 1];
+  }
+
+  // The vertical place of a value in a lane.
+  scaleOf(lane, place) {
+    let [least, most] = this.rangeOf(this.seriesOf(lane, place));
+    if (lane.kind === "stems") [least, most] = [Math.min(0, least), Math.max(0, most)];
+    if (least === most) [least, most] = lane.kind === "stems" ? [-1, 1] : [least - 0.5, most + 0.5];
+    const [top, high] = [place * this.laneHeight + 20, this.laneHeight - 26];
+    return { least, most, top, high, y: (value) => top + high - ((value - least) / (most - least)) * high };
+  }
+
+  // The end of a point, "low" or "high", that is drawn nearest to a place of the canvas.
+  nearest(x, y) {
+    const place = Math.floor(y / this.laneHeight);
+    if (!this.lanes[place]) return null;
+    const index = this.indexOf(this.rowAt(x));
+    const scale = this.scaleOf(this.lanes[place], place);
+    const found = this.seriesOf(this.lanes[place], place).flatMap(({ name }) =>
+      ["low", "high"].map((end) => ({ name, index, end, away: Math.abs(scale.y(this.number(this.data.curves[name][end][index])) - y) })));
+    return found.filter(({ away }) => away >= 0).sort((a, b) => a.away - b.away)[0] ?? null;
   }
 
   // ---- geometry
@@ -234,18 +265,11 @@ export class Curves {
   }
 
   drawLane(context, lane, place) {
-    const top = place * this.laneHeight + 20;
-    const high = this.laneHeight - 26;
-    const colour = this.colours.lines[place % this.colours.lines.length];
     context.fillStyle = this.colours.grid;
     context.fillRect(0, (place + 1) * this.laneHeight - 1, this.width, 1);
-    const curve = this.data.curves[lane.name];
-    if (!curve) return;
-    let [least, most] = this.ranges.get(lane.name);
-    if (lane.kind === "stems") [least, most] = [Math.min(0, least), Math.max(0, most)];
-    if (least === most) [least, most] = lane.kind === "stems" ? [-1, 1] : [least - 0.5, most + 0.5];
-    const y = (value) => top + high - ((value - least) / (most - least)) * high;
-    const shape = { context, curve, lane, y, top, high, colour };
+    const series = this.seriesOf(lane, place);
+    if (!series.length) return;
+    const { least, most, top, high, y } = this.scaleOf(lane, place);
     if (least < 0 && most > 0) {
       context.fillStyle = this.colours.zero;
       context.fillRect(this.left, Math.round(y(0)), this.width - this.left - this.right, 1);
@@ -254,8 +278,11 @@ export class Curves {
     context.beginPath();
     context.rect(this.left - 3, top - 4, this.width - this.left - this.right + 6, high + 8);
     context.clip();
-    if (curve.values) this.drawValues(shape);
-    else this.drawBands(shape);
+    for (const { name, colour } of series) {
+      const shape = { context, curve: this.data.curves[name], lane, y, top, high, colour };
+      if (shape.curve.values) this.drawValues(shape);
+      else this.drawBands(shape);
+    }
     context.restore();
   }
 
@@ -303,6 +330,7 @@ export class Curves {
   drawBands({ context, curve, lane, y, top, high, colour }) {
     const rows = this.data.rows;
     context.fillStyle = colour;
+    if (curve.mean) context.globalAlpha = 0.4;
     for (let index = Math.max(0, this.indexOf(this.begin)); index < rows.length; index++) {
       if (rows[index] >= this.end) break;
       const next = rows[index + 1] ?? this.dataStop;
@@ -317,8 +345,16 @@ export class Curves {
       if (lane.kind === "stems") [low, most] = [Math.min(0, low), Math.max(0, most)];
       if (lane.kind === "stems" && low === 0 && most === 0) continue;
       const [upper, lower] = [Math.max(top - 4, y(most)), Math.min(top + high + 4, y(low))];
-      context.fillRect(x, upper - 0.75, wide, Math.max(1.5, lower - upper + 1.5));
+      const [across, thick] = lane.kind === "points" ? [Math.min(wide, 4), Math.min(Math.max(wide, 1.5), 4)] : [wide, 1.5];
+      context.fillRect(x + (wide - across) / 2, upper - thick / 2, across, lower - upper + thick);
     }
+    Object.assign(context, { globalAlpha: 1, strokeStyle: colour, lineWidth: 1.75 });
+    context.beginPath();
+    (curve.mean ?? []).forEach((value, index) => {
+      const next = rows[index + 1] ?? this.dataStop;
+      if (value !== null) context.lineTo(this.x((rows[index] + next - 1) / 2), y(value));
+    });
+    context.stroke();
   }
 
   // A gap: a cross where a value is NaN or infinite.
@@ -335,11 +371,29 @@ export class Curves {
     context.restore();
   }
 
+  // The value of a curve at the cursor.
+  textAt(lane, name, format) {
+    const curve = this.data.curves[name];
+    const index = this.indexOf(this.cursor);
+    if (index < 0 || index >= this.data.rows.length || this.cursor >= this.dataStop) return "";
+    if (curve.values) {
+      if (this.data.rows[index] !== this.cursor) return "";
+      const value = curve.values[index];
+      return value === null ? (curve.not_finite ? "not finite" : "none") : format(value);
+    }
+    const [low, high] = [curve.low[index], curve.high[index]];
+    const exact = this.exactAt(name, this.cursor);
+    if (typeof exact === "number") return format(exact);
+    // No range of names: they have no order.
+    if (low === null || (lane.kind === "steps" && low !== high)) return "";
+    return low === high ? format(low) : `${format(low)} to ${format(high)}`;
+  }
+
   // Name, extremes and the value at the cursor, above the lane's line. The background is drawn
   // before the cursor, the text after it: neither hides the other.
   drawLabel(context, lane, place, isBackground) {
     const y = place * this.laneHeight + 10;
-    const colour = this.colours.lines[place % this.colours.lines.length];
+    const series = this.seriesOf(lane, place);
     const format = lane.format ?? shortNumber;
     const write = (text, x, fill, align) => {
       const wide = context.measureText(text).width;
@@ -351,27 +405,15 @@ export class Curves {
     };
     context.textBaseline = "middle";
     context.font = "600 11px system-ui, sans-serif";
+    const colour = lane.series ? this.colours.ink : this.colours.lines[place % this.colours.lines.length];
     const wide = write(lane.name, this.left, colour, "left");
-    const curve = this.data.curves[lane.name];
-    if (!curve) return;
-    const index = this.indexOf(this.cursor);
-    let text = "";
-    if (index >= 0 && index < this.data.rows.length && this.cursor < this.dataStop) {
-      if (curve.values && this.data.rows[index] === this.cursor) {
-        const value = curve.values[index];
-        text = value === null ? (curve.not_finite ? "not finite" : "none") : format(value);
-      } else if (curve.low) {
-        const [low, high] = [curve.low[index], curve.high[index]];
-        const exact = this.exactAt(lane.name, this.cursor);
-        if (typeof exact === "number") text = format(exact);
-        // No range of names: they have no order.
-        else if (lane.kind !== "steps" || low === high) text = low === null ? "" : low === high ? format(low) : `${format(low)} to ${format(high)}`;
-      }
-    }
+    if (!series.length) return;
+    const texts = series.map(({ name, label = "" }) => [label, this.textAt(lane, name, format)]);
+    const text = texts.filter(([, value]) => value).map((parts) => parts.join("")).join(" · ");
     const taken = text ? write(text, this.width - this.right, this.colours.ink, "right") : 0;
     context.font = "11px system-ui, sans-serif";
-    const [least, most] = this.ranges.get(lane.name);
-    const lost = Object.entries(curve.not_finite ?? {}).map(([name, count]) => `, ${count} × ${name}`);
+    const [least, most] = this.rangeOf(series);
+    const lost = Object.entries(this.data.curves[lane.name]?.not_finite ?? {}).map(([name, count]) => `, ${count} × ${name}`);
     const extent = `${format(least)} … ${format(most)}${lost.join("")}`;
     if (wide + taken + context.measureText(extent).width + 40 < this.width) {
       write(extent, this.left + wide + 10, this.colours.faint, "left");

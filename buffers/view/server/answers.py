@@ -20,7 +20,7 @@ from ...pictures.encode import block_size, sprite, webp
 from ...rows.episode import End
 from ..curves import curve_names, curves, values_at
 from ..episode_table import EpisodeTable, end_word, shown
-from ..histograms import action_counts, histogram
+from ..histograms import action_counts, course, histogram
 from ..render import film_strip
 from .clips import MOST_FRAMES, MOST_PIXELS, MOST_SCALE, ClipRequest
 from .export import ExportRequest, Exports
@@ -39,7 +39,7 @@ _MOST_KEYS, _MOST_SESSIONS = 24, 50
 _MOST_COUNT, _MOST_POINTS, _MOST_NAMES = 1_000, 4_096, 64
 _MOST_ROW = 10**15
 _ACTION_ROWS = 200_000
-_BINS = 32
+_BINS, _TIMELINE_POINTS = 32, 500
 _STRIP_FRAMES, _STRIP_SIDE = 8, 96  # pixels of the longer side of a frame
 _SORTED_LENGTH = 256  # of texts, as in `EpisodeTable.order`
 _COLUMNS = {
@@ -149,6 +149,29 @@ class Answers:
                 for each in action_counts(tables, _ACTION_ROWS, same)
             ]
             return {**found, "action": actions[0] if actions else None, "actions": actions}
+
+    def timeline(self, words: QueryParameters) -> dict[str, object]:
+        """Returns and lengths of the chosen episodes in the order in which they were stored."""
+        # Of more than 500 episodes consecutive ones are put together. Those that a writer may
+        # continue are left out. There is an entry for each store of the page, perhaps None.
+        with self._chosen(words) as chosen:
+            ordered = [
+                each.opened.table.as_stored(each.places, is_written=each.opened.is_being_written)
+                for each in chosen
+            ]
+            total = max(map(len, ordered), default=0)
+            count = min(_TIMELINE_POINTS, total)
+            edges = np.arange(count + 1) * total // max(1, count)
+            window = max(-(-total // _TIMELINE_POINTS), min(100, max(5, total // 10)))
+            found: dict[str, list[object]] = {}
+            for name, column in (("return", "returns"), ("steps", "steps")):
+                found[name] = [None] * len(self._stores.stores)
+                for each, places in zip(chosen, ordered, strict=True):
+                    table = each.opened.table
+                    keys = np.stack([table.ids[places], table.first_rows[places]], axis=1)
+                    values = getattr(table, column)[places]
+                    found[name][each.store.index] = course(values, keys, edges, window)
+            return {"rows": edges[:-1].tolist(), "stop": total, "window": window, "curves": found}
 
     def _of_every_store(self, chosen: Sequence[_Chosen], counts: np.ndarray) -> list[list[int]]:
         lists: dict[int, list[int]] = {

@@ -77,6 +77,7 @@ class App:
             "/api/episodes": self._episodes,
             "/api/episodes/{store}/{id}": self._episode,
             "/api/histograms": self._histograms,
+            "/api/timeline": self._timeline,
             "/api/curves/{store}/{id}": self._curves,
             "/api/values/{store}/{id}/{row}": self._values,
             "/api/ids": self._ids,
@@ -162,6 +163,10 @@ class App:
     async def _histograms(self, request: Request) -> Response:
         words = self._words(request, "store", *FILTER_WORDS)
         return _json(await self._read(self._answers.histograms, words))
+
+    async def _timeline(self, request: Request) -> Response:
+        words = self._words(request, "store", *FILTER_WORDS)
+        return _json(await self._read(self._answers.timeline, words))
 
     async def _curves(self, request: Request) -> Response:
         words = self._words(request, "name", "begin", "stop", "points", "first_row")

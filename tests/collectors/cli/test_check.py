@@ -21,6 +21,9 @@ from support.envs.faulty import NaN, Sound
 
 class Process(Sound):
     def reward(self): return float(os.getpid() % 9973)
+class Hangs(Sound):
+    def step(self, action):
+        while True: pass
 class SecondSeed(Sound):
     def seen(self):
         return super().seen() | {"goal": self.goal + 9 * (self.np_random_seed == 1)}
@@ -59,6 +62,14 @@ def test_a_fault_exits_with_1_and_stops_what_depends_on_it(stepwell: CommandLine
     assert "step 7: observation['goal']" in result.out
     assert not {"vector env", "replay"} & set(found)
     assert "1 FAIL" in result.out.splitlines()[-1]
+
+
+def test_a_step_that_hangs_exits_with_1(stepwell: CommandLine) -> None:
+    result = stepwell("check faulty:Hangs --limit 1")
+    assert result.code == 1
+    assert lines(result.out) == {"step": "FAIL"}
+    assert "step 1: no answer within 1 s, in faulty.py:" in result.out
+    assert stepwell("check faulty:Sound --limit 0").code == 2
 
 
 def test_json_is_one_object(stepwell: CommandLine) -> None:

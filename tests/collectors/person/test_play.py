@@ -15,6 +15,7 @@ from stepwell.collectors.person import play as play_module
 from stepwell.collectors.person.window import Window
 
 pygame: Any = pytest.importorskip("pygame", reason="needs pygame: pip install 'stepwell[play]'")
+pytestmark = pytest.mark.usefixtures("without_display")
 
 NOOP, LEFT, RIGHT = range(3)
 LENGTH = 12
@@ -75,22 +76,6 @@ class Walk(gymnasium.Env[Any, Any]):
 
     def render(self) -> Any:
         return np.full((8, 10, 3), len(self.episodes[-1]), np.uint8)
-
-
-@pytest.fixture(autouse=True)
-def without_display(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
-    monkeypatch.setenv("SDL_AUDIODRIVER", "dummy")
-    monkeypatch.setattr(play_module, "_END_SECONDS", 0.05)
-    # The key that begins: posted as soon as there is a window.
-    begin = Window.__init__
-
-    def opened(self: Any, *args: Any, **settings: Any) -> None:
-        begin(self, *args, **settings)
-        for event in tap(pygame.K_LCTRL):
-            pygame.event.post(event)
-
-    monkeypatch.setattr(Window, "__init__", opened)
 
 
 def played(env: Walk, **settings: Any) -> tuple[sw.SequenceReplayBuffer, Any]:

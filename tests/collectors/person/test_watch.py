@@ -15,14 +15,13 @@ from hypothesis import strategies as st
 
 import stepwell as sw
 from demo_rom import RAM, write_demo
-from stepwell.collectors.person import play as play_module
 from stepwell.collectors.person.controls import controls_of
 from stepwell.collectors.person.ram_search import RamSearch
-from stepwell.collectors.person.window import Window
 from stepwell.wrappers.nes import installed_backends
 from support.command_line import CommandLine
 
 pygame: Any = pytest.importorskip("pygame", reason="needs pygame: pip install 'stepwell[play]'")
+pytestmark = pytest.mark.usefixtures("without_display")
 
 MARK, ROSE, FELL, STAYED = pygame.K_F2, pygame.K_F6, pygame.K_F7, pygame.K_F8
 SELECT = pygame.K_RSHIFT
@@ -114,20 +113,6 @@ class Scripted(gymnasium.Wrapper[Any, Any, Any, Any]):
         result = super().step(action)
         self.reward = float(result[1])
         return result
-
-
-@pytest.fixture(autouse=True)
-def without_display(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
-    monkeypatch.setenv("SDL_AUDIODRIVER", "dummy")
-    monkeypatch.setattr(play_module, "_END_SECONDS", 0.05)
-    begin = Window.__init__
-
-    def opened(self: Any, *args: Any, **settings: Any) -> None:
-        begin(self, *args, **settings)
-        pygame.event.post(pygame.event.Event(pygame.KEYDOWN, key=pygame.K_LCTRL))
-
-    monkeypatch.setattr(Window, "__init__", opened)
 
 
 def played(env: Any, script: Script) -> sw.collectors.PlayReport:

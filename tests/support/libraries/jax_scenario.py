@@ -165,6 +165,16 @@ def check_a_batch_is_a_pytree() -> None:
     assert jax.tree.map(np.shape, sequences).action is None
 
 
+def check_ids_of_a_compiled_function_have_32_bits() -> None:
+    batch = Play().replay().sample_transitions(4)
+    large = replace(batch, ids=np.array([7, 2**31 - 1, 2**31, 2**32 + 5]))
+    for given in (large, to_jax(large)):
+        found: Any = jax.jit(lambda batch: batch)(given)
+        assert given.ids.dtype == np.int64
+        assert found.ids.dtype == np.int32
+        assert found.ids.tolist() == [7, 2**31 - 1, -(2**31), 5]
+
+
 def check_each_way_to_a_batch_tells_jax() -> None:
     replay, rollout = Play().replay(), Play().collector().rollout(steps=9)
     ways: list[Callable[[], object]] = [

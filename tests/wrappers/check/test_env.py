@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import math
+import signal
+import threading
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -228,3 +232,76 @@ def test_the_page_has_what_stable_baselines3_sees() -> None:
     from stable_baselines3.common.env_checker import check_env as sb3s
 
     assert [row[3] for row in table()] == list(column(sb3s))
+
+
+class Hangs(Sound):
+    """An env one of whose methods does not return, and catches whatever it can."""
+
+    late = ""
+
+    def hang(self, method: str) -> None:
+        while method == self.late and self.steps in (LATE, 0):
+            with contextlib.suppress(Exception):
+                threading.Event().wait()
+
+    def reset(self, **given: Any) -> Any:
+        self.hang("reset")
+        return super().reset(**given)
+
+    def step(self, action: Any) -> Any:
+        found = super().step(action)
+        self.hang("step")
+        return found
+
+    def render(self) -> Any:
+        self.hang("render")
+        return super().render()
+
+    def close(self) -> None:
+        self.steps = 0
+        self.hang("close")
+
+
+@pytest.mark.parametrize(
+    ("method", "check", "verdict", "begin"),
+    [
+        ("step", "step", "FAIL", AT),
+        ("reset", "reset", "FAIL", ""),
+        ("close", "made", "FAIL", "close: "),
+        ("render", "render", "warning", ""),
+    ],
+)
+def test_a_call_that_does_not_return_is_interrupted_and_named(
+    method: str, check: str, verdict: str, begin: str
+) -> None:
+    class Late(Hangs):
+        late = method
+
+    report = check_env(partial(Late, "rgb_array"), limit=1.0, steps=20)
+    (found,) = (one for one in report.checks if one.name == check)
+    assert found.verdict == verdict
+    assert found.seen.startswith(f"{begin}no answer within 1 s, in ")
+    assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+
+
+def test_an_alarm_of_the_program_is_left_alone() -> None:
+    before = signal.signal(signal.SIGALRM, lambda *_: None)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 1_000)
+        assert check_env(Sound, limit=1.0, steps=5).is_fine
+        assert signal.getitimer(signal.ITIMER_REAL)[0] > 0
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_an_env_is_checked_in_a_thread_too() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(check_env, Sound, limit=1.0, steps=5).result().is_fine
+
+
+@pytest.mark.parametrize("limit", [0, -1, math.nan, math.inf, 1e7, "60", True])
+def test_a_limit_that_is_no_time_is_refused(limit: Any) -> None:
+    with pytest.raises(ValueError, match=r"^limit: .*got "):
+        check_env(Sound, limit=limit)

@@ -12,6 +12,7 @@ import pytest
 
 import stepwell as sw
 from stepwell.collectors.cli.app import main
+from support.served import Played, write_store
 from support.tiers import proofs_but
 from support.viewed_stores import cartpole, pushing, writer
 from support.viewer import Look, Serve, Store, Watch, eventually, keys
@@ -145,10 +146,41 @@ def test_a_store_that_is_being_written_grows_on_the_page(
         eventually(lambda: len(keys(page)), one.episodes)
         one.collect(60)
         eventually(lambda: len(keys(page)), one.episodes)
+        # Two envs play on: what they play now has no return yet.
+        ended = f"{one.episodes - 2} episodes in the order"
+        eventually(
+            lambda: ended in (page.locator("#timeline").get_attribute("aria-label") or ""), True
+        )
     returns = {f"0/{each.id}/0": each.total_reward for each in episodes(tmp_path / "live")}
     page.locator("[data-column=return] button").click()
     ordered = sorted(returns.values(), reverse=True)
     eventually(lambda: [returns[key] for key in keys(page)], ordered)
+
+
+def test_a_point_of_the_timeline_opens_its_episode(
+    serve: Serve, look: Look, tmp_path: Path
+) -> None:
+    plays = [Played([0.0] * (3 + 5 * number % 12)) for number in range(12)]
+    folder = write_store(tmp_path / "store", plays)
+    page = look(serve(folder).url, viewport={"width": 800, "height": 900})
+    timeline = page.locator("#timeline")
+
+    def click(place: float, of: int) -> None:
+        """Click the lane of steps at one of so many episodes."""
+        begin = f"{of} episodes in the order"
+        eventually(lambda: begin in (timeline.get_attribute("aria-label") or ""), True)
+        size = timeline.bounding_box()
+        assert size is not None
+        x = 8 + (place + 0.5) * (size["width"] - 16) / of
+        timeline.click(position={"x": x, "y": 90})
+
+    click(7, 12)
+    page.wait_for_url("**episode=0%2F7%2F0*")
+    page.keyboard.press("Escape")
+    page.locator("#min_steps").fill("8")
+    kept = [number for number, each in enumerate(plays) if len(each.rewards) > 8]
+    click(4, len(kept))
+    page.wait_for_url(f"**episode=0%2F{kept[4]}%2F0*")
 
 
 def test_damage_in_one_episode_is_said_and_leaves_the_others(

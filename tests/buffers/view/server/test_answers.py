@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -204,6 +205,83 @@ def test_histograms_count_every_episode_once(viewer: Viewer, stored: Any) -> Non
     ]
     assert found["action"]["names"] == ["0", "1", "2", "3"]
     assert found["action"]["counts"][0] == np.bincount(np.concatenate(actions)).tolist()
+
+
+def course_of(
+    values: list[float], parts: list[tuple[int, int]], window: int
+) -> list[tuple[float | None, float | None, float | None]]:
+    """The least, the greatest value and the running mean of each part."""
+    found: list[tuple[float | None, float | None, float | None]] = []
+    for begin, stop in parts:
+        inside = [each for each in values[begin:stop] if np.isfinite(each)]
+        near = [each for each in values[:stop][-window:] if np.isfinite(each)]
+        mean = sum(near) / len(near) if near and begin < min(stop, len(values)) else None
+        found.append((min(inside), max(inside), mean) if inside else (None, None, mean))
+    return found
+
+
+@pytest.mark.parametrize("points", [500, 4, 1])
+@pytest.mark.parametrize("query", ["", "ended=true", "ids=99"])
+def test_a_timeline_is_that_of_a_slow_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, query: str, points: int
+) -> None:
+    monkeypatch.setattr("stepwell.buffers.view.server.answers._TIMELINE_POINTS", points)
+    rng = np.random.default_rng(3)
+    plays = [
+        [Played([0.0] * int(rng.integers(2, 9)) + [value], end) for value in values]
+        for values, end in (
+            ([*rng.normal(size=60).tolist(), float("nan"), float("inf")], End.TERMINATED),
+            ([4.0, -1.0, 5.5], End.NONE),
+        )
+    ]
+    folders = [write_store(tmp_path / name, each) for name, each in zip("ab", plays, strict=True)]
+    with Viewer(*folders) as viewer:
+        for store in viewer.stores.stores:
+            store.opened.table.read_all_returns()
+        found = viewer.get(f"/api/timeline?{query}")
+    chosen = [
+        [] if query == "ids=99" or (query and query[0] == "e" and k) else plays[k] for k in (0, 1)
+    ]
+    total = max(map(len, chosen))
+    count = min(points, total)
+    edges = [k * total // max(1, count) for k in range(count + 1)]
+    parts = [*pairwise(edges)]
+    assert (found["rows"], found["stop"]) == (edges[:-1], total)
+    for number, played in enumerate(chosen):
+        for name, values in (
+            ("return", [each.rewards[-1] for each in played]),
+            ("steps", [len(each.rewards) - 1.0 for each in played]),
+        ):
+            line = found["curves"][name][number]
+            wanted = course_of(values, parts, found["window"])
+            assert len(line["low"]) == len(line["high"]) == len(wanted)
+            assert [*zip(line["low"], line["high"], strict=True)] == [each[:2] for each in wanted]
+            assert line["mean"] == pytest.approx([each[2] for each in wanted])
+            for end in ("low", "high"):
+                for value, key in zip(line[end], line[f"{end}_key"], strict=True):
+                    assert (key is None) == (value is None)
+                    assert key is None or (values[key[0]], key[1]) == (value, 0)
+
+
+def test_a_timeline_is_in_the_order_of_the_last_rows(tmp_path: Path) -> None:
+    def part(episode: int, first: int, stop: int, end: End = End.NONE) -> Chunk:
+        rows = {name: each[first:] for name, each in rows_of(episode, [1.0] * stop).items()}
+        return Chunk(episode, episode, first, end, rows)
+
+    with DiskStorage.create(tmp_path / "live", SPEC, files=NoSyncFiles()) as storage:
+        storage.add([part(0, 0, 3), part(1, 0, 4, End.TRUNCATED), part(2, 0, 5)])
+        storage.add([part(0, 3, 9, End.TERMINATED)])
+        with Viewer(tmp_path / "live") as viewer:  # episode 2 may still grow
+            steps = viewer.get("/api/timeline")["curves"]["steps"][0]
+    assert (steps["low"], steps["low_key"]) == ([3, 8], [[1, 0], [0, 0]])
+    with Viewer(tmp_path / "live") as viewer:  # nobody writes to it any more
+        assert viewer.get("/api/timeline")["curves"]["steps"][0]["high"] == [3, 4, 8]
+
+
+def test_a_timeline_of_many_episodes_is_short(tmp_path: Path) -> None:
+    with Viewer(write_store(tmp_path / "many", [Played([0.0, 1.0])] * 1_203)) as viewer:
+        found = viewer.get("/api/timeline")
+    assert (found["stop"], len(found["rows"]), found["rows"][:2]) == (1_203, 500, [0, 2])
 
 
 def test_an_episode_says_all_about_itself(viewer: Viewer, stored: Any) -> None:

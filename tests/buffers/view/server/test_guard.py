@@ -324,7 +324,7 @@ WORDS = [
 
 @pytest.mark.parametrize("words", WORDS)
 def test_wrong_words_get_one_sentence(viewer: Viewer, words: str) -> None:
-    for path in ("/api/episodes", "/api/histograms", "/api/ids"):
+    for path in ("/api/episodes", "/api/histograms", "/api/timeline", "/api/ids"):
         reply = viewer.ask(f"{path}?{words}")
         refused(reply, 400)
         assert "\n" not in reply.json["error"]
@@ -343,6 +343,7 @@ EVERY = [
     "/api/stores",
     "/api/episodes",
     "/api/histograms",
+    "/api/timeline",
     "/api/episodes/0/0",
     "/api/curves/0/0?name=reward",
     "/api/values/0/0/0",
@@ -404,7 +405,8 @@ HEADERS = st.lists(
 )
 PIECES = st.sampled_from(
     [
-        *("api", "episodes", "stores", "curves", "values", "histograms", "ids", "exports"),
+        *("api", "episodes", "stores", "curves", "values", "histograms", "timeline", "ids"),
+        "exports",
         *("frames", "strip", "clip", "page", "0", "1", "-1", "..", "%2e%2e", "0.webp", "0.gif"),
         *("index.html", "\u0661"),
     ]
