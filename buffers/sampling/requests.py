@@ -164,6 +164,8 @@ _MEANT = {
     "length": "T chunk_len horizon seq_len seq_length sequence_length steps",
     "n_step": "multi_step n_step_return n_steps nstep",
     "batch_size": "B batch n num num_samples size",
+    "steps": "max_steps n n_steps num_steps timesteps total_steps total_timesteps",
+    "episodes": "max_episodes n_episodes num_episodes",
     "capacity": "buffer_size max_size maxlen n size",
     "capacity_bytes": "max_bytes",
     "path": "dir directory file folder root",
@@ -194,8 +196,15 @@ def let_through(owner: type, *names: str) -> None:
         method.__defaults__ = (None,) * (method.__code__.co_argcount - 1)
 
 
-def refuse_keywords(method: str, wrong: Mapping[str, object], known: Sequence[str]) -> None:
-    """Refuse keyword arguments that a draw does not have, with the name that was meant."""
+def refuse_keywords(
+    method: str, wrong: Mapping[str, object], known: Sequence[str], more: Sequence[object] = ()
+) -> None:
+    """Refuse keyword arguments that a method does not have, with the name that was meant."""
+    if more:  # arguments that were given without their names
+        raise TypeError(
+            f"{method}: expected the names of the arguments {', '.join(known)}, got "
+            f"{', '.join(map(repr, more))}; did you mean {known[0]}={more[0]!r}?"
+        )
     for name, value in wrong.items():
         meant = [right for right in known if name in _MEANT.get(right, "").split()]
         cure = f"did you mean {meant[0]}?" if meant else "leave it out"

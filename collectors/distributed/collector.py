@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Never, NoReturn, Self, TypeAlias, cast
 
 import gymnasium
 
@@ -29,6 +29,7 @@ from ...buffers.base.row_guard import InterruptGuard
 from ...buffers.base.untrusted_json import items, mapping, member, whole
 from ...buffers.replay.writer import check_flush_seconds
 from ...buffers.rows.digest import DigestState
+from ...buffers.sampling.requests import refuse_keywords
 from ...buffers.storage.disk.storage import DiskStorage
 from ..loop.collector import Seeds, check_goal, check_shard, stored_seed
 from ..loop.curves import Curves
@@ -269,12 +270,13 @@ class DistributedCollector:
 
     def collect(
         self,
-        *,
+        *_more: Never,
         steps: int | None = None,
         episodes: int | None = None,
         seeds: Sequence[int] | None = None,
         weights: object = None,
         progress: Progress[DistributedReport] = None,
+        **_wrong: Never,
     ) -> DistributedReport:
         """Collect steps, or whole episodes; when it returns they are stored.
 
@@ -305,6 +307,9 @@ class DistributedCollector:
         After an error or Ctrl-C what came in is stored, a note on the error says what was kept, and
         the collector is closed.
         """
+        if _more or _wrong:
+            known = ("steps", "episodes", "seeds", "weights", "progress")
+            refuse_keywords("collect", _wrong, known, _more)
         self._check_ready(weights)
         check_goal(steps, episodes, seeds, ())
         if seeds is not None:

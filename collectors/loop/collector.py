@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Never, NoReturn, Self, cast
 
 import gymnasium
 import numpy as np
@@ -22,6 +22,7 @@ from ...buffers.base.progress import Progress, progress_function
 from ...buffers.base.row_guard import InterruptGuard
 from ...buffers.base.untrusted_json import items, mapping, member, text, whole
 from ...buffers.replay.writer import check_flush_seconds, check_stored_episodes
+from ...buffers.sampling.requests import refuse_keywords
 from ...wrappers.seeded_resets import ShardSeed, in_shard_of
 from ..policies.as_policy import GivenPolicy, as_policy
 from ..policies.policy import SeededPolicy, load_state_of, state_of, value_of
@@ -236,11 +237,12 @@ class Collector:
 
     def collect(
         self,
-        *,
+        *_more: Never,
         steps: int | None = None,
         episodes: int | None = None,
         seeds: Sequence[int] | None = None,
         progress: Progress[CollectReport] = None,
+        **_wrong: Never,
     ) -> CollectReport:
         """Collect steps, or whole episodes; when it returns they are stored durably.
 
@@ -269,6 +271,9 @@ class Collector:
 
         After an error or Ctrl-C all whole rows are flushed; a note on the error says what was kept.
         """
+        if _more or _wrong:
+            known = ("steps", "episodes", "seeds", "progress")
+            refuse_keywords("collect", _wrong, known, _more)
         self._check_open()
         check_goal(steps, episodes, seeds, self._groups)
         own_seeds = None if seeds is None else self._seeds.own(seeds)

@@ -81,3 +81,23 @@ class OldSpaces(gym.Env[Any, Any]):
 def test_spaces_of_other_libraries_are_refused_with_the_cure(make: Any, space: Any) -> None:
     with pytest.raises(TypeError, match=r"observation_space to be a space of gymnasium.*from_gym"):
         make(OldSpaces(space))
+
+
+@pytest.mark.parametrize(
+    ("given", "arguments", "right"),
+    [
+        ((100,), {}, "steps=100"),
+        ((), {"num_steps": 100}, "steps"),
+        ((), {"total_timesteps": 100}, "steps"),
+        ((), {"n_episodes": 3}, "episodes"),
+        ((), {"nonsense": 3}, "leave it out"),
+    ],
+)
+def test_another_name_of_what_is_collected_is_answered_with_the_right_one(
+    given: tuple[int, ...], arguments: dict[str, int], right: str
+) -> None:
+    with sw.Collector(gym.make("CartPole-v1"), "random", seed=0) as collector:
+        wrong: Any = collector.collect
+        with pytest.raises(TypeError, match=rf"collect: .*steps, episodes.*{right}"):
+            wrong(*given, **arguments)
+        assert collector.collect(steps=10).steps == 10
