@@ -781,7 +781,7 @@ BUGS: tuple[Bug, ...] = (
     # --- the command line -------------------------------------------------------------------------
     Bug(
         "a KiB has 1,000 bytes",
-        "buffers/base/number_text.py",
+        "buffers/base/number_checks.py",
         "1024**power",
         "1000**power",
         ("tests/collectors/cli/test_options.py::test_bytes_have_units",),
@@ -795,7 +795,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "a range of ids lacks its last one",
-        "buffers/curation/selection_text.py",
+        "buffers/curation/selection.py",
         "ranges.append(range(first, last + 1))",
         "ranges.append(range(first, last))",
         ("tests/collectors/cli/test_options.py::test_formatted_ids_are_read_back",),
@@ -1379,7 +1379,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "the row itself is a goal of the future",
-        "buffers/sampling/hindsight.py",
+        "buffers/sampling/transitions.py",
         "(last - before)).astype(np.int64)",
         "(last - before + 1)).astype(np.int64)",
         ("tests/buffers/sampling/test_hindsight.py::test_rows_behind_a_lost_chunk_are_no_goals",),
@@ -1465,7 +1465,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "open ends of joined rollouts are sorted by env",
-        "buffers/replay/join_rollouts.py",
+        "buffers/replay/rollout.py",
         "order = np.lexsort((env, step))",
         "order = np.lexsort((step, env))",
         (
@@ -1727,7 +1727,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "Tianshou: a full ring begins with its newest step",
-        "buffers/libraries/tianshou/from_tianshou.py",
+        "buffers/libraries/tianshou/batches.py",
         "(last - first + 1 + np.arange(count))",
         "(last - first + np.arange(count))",
         (

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from ..base.jax_pytrees import tell_jax
-from ..base.optional_libraries import load_library
+from ..base.optional_libraries import load_library, tell_jax
 
 _NARROWER = {"int64": "int32", "uint64": "uint32", "float64": "float32", "complex128": "complex64"}
 _DTYPES = frozenset(

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from ..base.jax_pytrees import pytree, tell_jax
 from ..base.number_checks import whole_number
+from ..base.optional_libraries import pytree, tell_jax
 from ..sampling.batch import BatchParts, map_tree
 from ..spec.spec import ArrayTree
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
-from ..base.jax_pytrees import pytree
+from ..base.optional_libraries import pytree
 from ..base.other_names import OtherNames, missing_part
 from ..spec.spec import ArrayTree, Field, Layout, Spec, prefixes
 from .copies import Copies

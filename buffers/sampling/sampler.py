@@ -11,11 +11,11 @@ import numpy as np
 from numpy.random import Generator
 
 from ..base import untrusted_json
-from ..base.buffer_pool import SpareMemory
 from ..base.errors import NotEnoughData
-from ..base.jax_pytrees import tell_jax
 from ..base.memory_limit import check_free_memory
+from ..base.optional_libraries import tell_jax
 from ..rows.episode import End, Episode
+from ..rows.row_memory import SpareMemory
 from ..storage.chunk_index import ChunkIndex
 from ..storage.episode_filter import (
     EpisodeFilter,

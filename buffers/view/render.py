@@ -20,6 +20,7 @@ from ..pictures.encode import (
     GIF_FPS,
     LEAST_FPS,
     MOST_FPS,
+    Mp4Writer,
     animation,
     check_fps,
     most_frames,
@@ -28,7 +29,6 @@ from ..pictures.encode import (
 )
 from ..pictures.film_strip import FilmStrip, check_frames, check_scale, scaled
 from ..pictures.image_fields import ImageField, image_field, image_fields
-from ..pictures.mp4 import Mp4Writer
 from ..replay.replay import SequenceReplayBuffer
 from ..storage.disk.publish import publish
 from ..storage.field_locator import RowCopier

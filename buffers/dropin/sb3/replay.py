@@ -32,18 +32,14 @@ from ...storage.disk.folder import folder_path
 from ...storage.disk.storage import DiskStorage
 from ..transition_writer import new_replay
 from .frame_ring import FrameRing
-from .originals import (
+from .step_ring import (
+    BY_CLOCK,
+    MAKER,
     DictReplayBufferSamples,
     ReplayBufferSamples,
     SB3DictReplayBuffer,
     SB3NStepReplayBuffer,
     SB3ReplayBuffer,
-    registered,
-    samples_class,
-)
-from .step_ring import (
-    BY_CLOCK,
-    MAKER,
     StepRing,
     check_kind,
     check_replay,
@@ -51,6 +47,8 @@ from .step_ring import (
     fitted,
     flags,
     random_numbers,
+    registered,
+    samples_class,
 )
 from .transition_blocks import BlockWriter, differing, transition_ids
 

@@ -12,15 +12,18 @@ from ...base.errors import NotEnoughData
 from ...replay.replay import SequenceReplayBuffer
 from ...rows.episode_buffer import OBSERVED, EpisodeBuffer
 from ...spec.spec import Field, Spec
-from .originals import (
+from .step_ring import (
+    MAKER,
     DictRolloutBufferSamples,
     RolloutBufferSamples,
     SB3DictRolloutBuffer,
     SB3RolloutBuffer,
+    StepRing,
+    check_kind,
+    check_replay,
     registered,
     samples_class,
 )
-from .step_ring import MAKER, StepRing, check_kind, check_replay
 
 if TYPE_CHECKING:
     import torch

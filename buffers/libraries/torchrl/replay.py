@@ -24,9 +24,9 @@ from .batches import (
     as_tensordict,
     load_tensordict,
     sequence_columns,
+    streams_of,
     to_tensordict,
 )
-from .from_torchrl import streams_of
 
 _STATE = "stepwell"
 _DRAWS = "as_torchrl_replay(replay, draw=, slice_len=, n_step=, batch_size=)"

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stepwell.buffers.pictures.mp4 import Mp4Writer, load_av
+from stepwell.buffers.pictures.encode import Mp4Writer, load_av
 from support.mp4_files import needs_av, read, scene
 
 
