@@ -270,3 +270,12 @@ def _layout(kind: str, columns: _Columns, where: str) -> Layout:
 
 def _shape_text(columns: _Columns, name: str) -> str:
     return f"shape {columns[name].shape}" if name in columns else "none"
+
+
+def are_equal(some: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """[n] bool: two rows are the same, NaN included."""
+    same = some == others
+    if some.dtype.kind in "fc":
+        same |= (some != some) & (others != others)
+    equal: np.ndarray = same.all(axis=tuple(range(1, same.ndim)))
+    return equal

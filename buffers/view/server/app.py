@@ -179,8 +179,10 @@ class App:
     async def _ids(self, request: Request) -> Response:
         words = self._words(request, "store", *FILTER_WORDS)
         text = await self._read(self._answers.ids, words)
-        return _download(
-            text.encode("utf-8", "backslashreplace"), "text/plain; charset=utf-8", "episodes.txt"
+        return Response(
+            text.encode("utf-8", "backslashreplace"),
+            media_type="text/plain; charset=utf-8",
+            headers={"content-disposition": 'attachment; filename="episodes.txt"'},
         )
 
     async def _sprite(self, request: Request) -> Response:
@@ -319,11 +321,6 @@ def _error(status: int, sentence: str) -> Response:
     return _json({"error": " ".join(sentence.split())[:1000]}, status)
 
 
-def _download(data: bytes, kind: str, name: str) -> Response:
-    headers = {"content-disposition": f'attachment; filename="{name}"'}
-    return Response(data, media_type=kind, headers=headers)
-
-
 async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     is_ending = error.status_code == 503
@@ -454,14 +451,9 @@ class _Protocol(H11Protocol):
     def _look(self) -> None:
         cycle = self.cycle
         is_idle = cycle is None or cycle.response_complete
-        # Not one request came since the last look.
-        if is_idle and cycle is self._seen and not self._is_kept_alive:
+        # Not one request came since the last look, nor does uvicorn's own clock run.
+        if is_idle and cycle is self._seen and self.timeout_keep_alive_task is None:
             self.transport.close()
             return
         self._seen = cycle
         self._watch()
-
-    @property
-    def _is_kept_alive(self) -> bool:
-        """Uvicorn's own clock runs: nothing has come since the last answer."""
-        return self.timeout_keep_alive_task is not None
