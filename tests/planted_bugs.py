@@ -1529,7 +1529,7 @@ BUGS: tuple[Bug, ...] = (
     # --- agents -----------------------------------------------------------------------------------
     Bug(
         "an agent that a time limit stops is not truncated",
-        "buffers/agents/joint_rows.py",
+        "buffers/agents/per_agent.py",
         "truncated = mask & (own[1] | (goes_on & rollout.truncated[..., None]))",
         "truncated = mask & own[1]",
         (
@@ -1538,7 +1538,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "open ends are counted by agents first",
-        "buffers/agents/joint_rows.py",
+        "buffers/agents/per_agent.py",
         "env=env * len(chosen) + agent,",
         "env=env + agent * rollout.num_envs,",
         (
