@@ -1850,8 +1850,8 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         "frames are shown in rounded milliseconds",
         "buffers/pictures/encode.py",
-        "ends = [tick * round(place * apart) for place in range(count + 1)]",
-        "ends = [tick * round(apart) * place for place in range(count + 1)]",
+        "ends = [tick * round(place * apart) for place in range(len(frames) + 1)]",
+        "ends = [tick * round(apart) * place for place in range(len(frames) + 1)]",
         ("tests/buffers/pictures/test_encode.py::test_a_clip_takes_the_right_time",),
     ),
     Bug(

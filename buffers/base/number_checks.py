@@ -17,12 +17,7 @@ MOST_ENVS = 1 << 16
 
 
 def is_whole(value: object) -> TypeGuard[int]:
-    """True for integers of Python and NumPy, but not for booleans.
-
-    Example:
-        >>> is_whole(3), is_whole(np.int64(3)), is_whole(True), is_whole(3.0)
-        (True, True, False, False)
-    """
+    """True for integers of Python and NumPy, but not for booleans."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 

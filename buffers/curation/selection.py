@@ -166,7 +166,8 @@ class EpisodeSelection:
             is_chosen.append(meets and not self.is_ranking)
             if not (meets and self.is_ranking):
                 continue
-            if not self._has_all_rewards(episode):
+            is_over = episode.has_ended or self.has_ended is False
+            if not (self.include_cut or (episode.first_row == 0 and is_over)):
                 not_whole += 1
             elif (value := self._value_of(episode)) is None:
                 without_value += 1
@@ -186,11 +187,6 @@ class EpisodeSelection:
             return math.ceil(_percent_of(number) * ranked / 100)
         assert number is not None
         return int(number)
-
-    def _has_all_rewards(self, episode: StoredEpisode) -> bool:
-        if self.include_cut:
-            return True
-        return episode.first_row == 0 and (episode.has_ended or self.has_ended is False)
 
     def _value_of(self, episode: StoredEpisode) -> float | None:
         """The value that the episode is ranked by; None if it is no number."""
@@ -260,12 +256,7 @@ class Choice:
 def choose(
     episodes: Iterable[StoredEpisode], keep: Callable[[StoredEpisode], bool] | None
 ) -> Choice:
-    """Choose episodes by a function of one, or by a selection, which may rank them.
-
-    Args:
-        episodes: All episodes.
-        keep: True for a chosen one; None for all.
-    """
+    """Choose episodes by a function of one, or by a selection, which may rank them."""
     if isinstance(keep, EpisodeSelection):
         return keep.choose(episodes)
     return Choice(bytearray(keep is None or bool(keep(episode)) for episode in episodes))

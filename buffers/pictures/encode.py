@@ -119,7 +119,11 @@ def animation(
         raise ValueError("expected at least one frame, got none")
     clip = cv2.Animation()
     clip.frames = frames
-    clip.durations = _durations(len(frames), min(fps, GIF_FPS) if kind == "gif" else fps, kind)
+    # Milliseconds of each frame, as the file can hold them, which add up to the right time.
+    tick = _TICK[kind]
+    apart = 1000 / Fraction(min(fps, GIF_FPS) if kind == "gif" else fps) / tick
+    ends = [tick * round(place * apart) for place in range(len(frames) + 1)]
+    clip.durations = [stop - begin for begin, stop in pairwise(ends)]
     options = {
         "webp": (cv2.IMWRITE_WEBP_QUALITY, _LOSSLESS),
         # No dithering, and a table of colours for each frame.
@@ -143,14 +147,6 @@ def check_fps(fps: float | Fraction) -> None:
     """Refuse a number of frames a second that a clip cannot have."""
     if not LEAST_FPS <= fps <= MOST_FPS:
         raise ValueError(f"fps: expected a number from {LEAST_FPS} to {MOST_FPS}, got {fps}")
-
-
-def _durations(count: int, fps: float | Fraction, kind: Animated) -> list[int]:
-    """Milliseconds of each frame, as the file can hold them, which add up to the right time."""
-    tick = _TICK[kind]
-    apart = 1000 / Fraction(fps) / tick
-    ends = [tick * round(place * apart) for place in range(count + 1)]
-    return [stop - begin for begin, stop in pairwise(ends)]
 
 
 @contextmanager

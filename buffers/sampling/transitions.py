@@ -235,7 +235,8 @@ class TransitionSampler:
         for field, k, is_joined in self._observed:
             name = field.name
             rows = memory[name]
-            now, then = before[name], after[name] = _both(rows, k, is_joined)
+            now, then = (rows[:, :k], rows[:, 1:]) if is_joined else (rows[0], rows[1])
+            before[name], after[name] = now, then
             if k == 1 and reader.is_small(name):
                 reader.take(name, found.first[2], now)
                 reader.take(name, found.last[2], then)
@@ -250,11 +251,6 @@ class TransitionSampler:
                 stacks = rows if is_joined else rows.reshape(2 * len(start), k, *field.shape)
                 rest[1].extend(padding_before(stacks, missing, field))
         return before, after, rest
-
-
-def _both(rows: np.ndarray, k: int, is_joined: bool) -> tuple[np.ndarray, np.ndarray]:
-    """The observations and the next ones in the memory of a field; see `_Observed`."""
-    return (rows[:, :k], rows[:, 1:]) if is_joined else (rows[0], rows[1])
 
 
 def _frames(

@@ -487,10 +487,6 @@ def has_open_parts(space: _Space, *, empty: bool = False) -> bool:
     return _is_text(space) or isinstance(space, spaces.Sequence | spaces.Graph | spaces.OneOf)
 
 
-def _is_empty(space: _Space) -> bool:
-    return isinstance(space, spaces.Dict | spaces.Tuple) and not len(space.spaces)
-
-
 def _is_text(space: _Space) -> bool:
     """Texts, also those of a space of an env's own, as Minigrid's missions."""
     return isinstance(space, spaces.Text) or getattr(space, "dtype", None) in (str, np.dtype(str))
@@ -509,7 +505,8 @@ def _fixed(space: _Space, name: str, lengths: Mapping[str, int], seen: set[str])
     """The fixed form; the names of its fields that have a length are added to ``seen``."""
     if isinstance(space, FixedSpace):
         return space
-    if _is_empty(space) and name.split("/")[0] == "action":
+    is_empty = isinstance(space, spaces.Dict | spaces.Tuple) and not len(space.spaces)
+    if is_empty and name.split("/")[0] == "action":
         return FixedEmpty(space, name)
     if isinstance(space, spaces.Dict):
         parts = {

@@ -204,12 +204,7 @@ class StepRing:
         )
 
     def to_torch(self, array: np.ndarray, copy: bool = True) -> torch.Tensor:
-        """An array as a tensor on the device.
-
-        Args:
-            array: The array.
-            copy: Copy it; False may share its memory on the CPU.
-        """
+        """An array as a tensor on the device."""
         import torch
 
         if copy:

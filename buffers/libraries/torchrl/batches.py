@@ -260,11 +260,6 @@ def _extra_key(name: str) -> Key:
     return _EXTRAS.get(name, tuple(name.split("/")))
 
 
-def extra_name(key: Key) -> str:
-    """The extra of a key: of ``action_log_prob`` it is ``log_prob``."""
-    return _NAMES.get(key, "/".join(key))
-
-
 def key_text(key: Key) -> str:
     """A key in Python notation: a tuple, or just the text of a key of one part."""
     first, *others = key
@@ -510,14 +505,15 @@ def _named(table: Keyed, one_hot_action: bool) -> dict[str, dict[str, np.ndarray
         )
     if ("observation",) in observed:  # what transforms add: as it was before, and after the step
         observed = [("observation",)]
-    names = {key: _observation_name(key) for key in observed}
+    lead = ("observation",)
+    names = {key: "/".join(key if key[0] == lead[0] else lead + key) for key in observed}
     fields = {names[key]: root[key] for key in observed}
     following = {names[key]: below[key] for key in observed}
     for key, array in root.items():
         if key[0] == "action":
             fields["/".join(key)] = _number(array) if one_hot_action else array
         elif key not in names:
-            fields[f"extra/{extra_name(key)}"] = array
+            fields[f"extra/{_NAMES.get(key, '/'.join(key))}"] = array
     reward = below["reward",]
     is_exact = reward.dtype.kind in "iu" and np.can_cast(reward.dtype, np.float64)
     fields["reward"] = reward.astype(np.float64) if is_exact and reward.itemsize < 8 else reward
@@ -526,10 +522,6 @@ def _named(table: Keyed, one_hot_action: bool) -> dict[str, dict[str, np.ndarray
         if key not in names and not is_flag:
             fields[f"info/{'/'.join(key)}"] = array
     return {"fields": fields, "next_observation": following}
-
-
-def _observation_name(key: Key) -> str:
-    return "/".join(key if key[0] == "observation" else ("observation", *key))
 
 
 def _number(one_hot: np.ndarray) -> np.ndarray:
