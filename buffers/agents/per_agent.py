@@ -571,7 +571,6 @@ class AgentReplay:
                 yield from self._lives(joint, number)
 
     def _lives(self, joint: Episode, number: int) -> Iterator[Episode]:
-        """The lives of one agent in a joint episode."""
         place = self._places[number]
         present = joint.fields["observation/present"][:, place].astype(np.bool_)
         own = [joint.fields[f"info/{name}"][:, place] for name in (TERMINATED, TRUNCATED)]
@@ -714,7 +713,6 @@ class _Rows(NamedTuple):
 
     @classmethod
     def joined(cls, parts: Sequence[_Rows]) -> _Rows:
-        """The sequences of all parts."""
         ends = AgentEnds(*map(np.concatenate, zip(*(part.ends for part in parts), strict=True)))
         plain = [part._replace(ends=ends) for part in parts]
         names = [name for name in cls._fields if name != "ends"]

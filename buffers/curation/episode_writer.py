@@ -356,7 +356,6 @@ class EpisodeWriter:
                 )
 
     def _runs(self, stream: int, columns: TransitionColumns) -> list[_Run]:
-        """The transitions of each episode."""
         edges = [0, *(np.flatnonzero(columns.ends[:-1]) + 1).tolist(), columns.steps]
         runs: list[_Run] = []
         for start, stop in pairwise(edges):

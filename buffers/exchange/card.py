@@ -207,7 +207,6 @@ def _card(
     replayed: str = "",
     tables: str = "",
 ) -> str:
-    """The text of a card."""
     # The Hub reads its own words for a data set between two lines of dashes, as YAML. All that
     # comes from the store is untrusted: as `_code` or `_plain` it cannot become Markdown or HTML.
     front = [

@@ -156,7 +156,6 @@ def _converter(to: str, device: object) -> Callable[[Minibatch], Minibatch]:
 
 
 def _rows(rows: Minibatch, step: np.ndarray, env: np.ndarray) -> Minibatch:
-    """Rows [B]."""
     return replace(_picked(rows, (step, env)), state=None, step=step, env=env)
 
 

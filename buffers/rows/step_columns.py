@@ -253,7 +253,6 @@ def has_final_row(name: str) -> bool:
 
 
 def _layout(kind: str, columns: _Columns, where: str) -> Layout:
-    """The layout of the columns ``kind`` or ``kind/key/...``."""
     names = [name for name in columns if kind_of(name) == kind]
     if not names:
         raise ValueError(f"{where}: expected {kind!r}, got none")

@@ -525,7 +525,6 @@ def _items_at(
     *,
     are_whole: bool,  # items extend to the end of their episode
 ) -> Drawn:
-    """The items that begin with given rows."""
     index, place = _rows_at(chunk_index, ids)
     name = "stream_row" if kind.is_across else "first_row"
     start = chunk_index.at(index)[name] + place

@@ -102,12 +102,10 @@ class _BatchedFixedSpace(spaces.Dict):
         super().__init__({key: batch_space(part, n) for key, part in single.spaces.items()})
 
     def sample(self, mask: Any = None, probability: Any = None) -> dict[str, Any]:
-        """Samples of the original space."""
         items = [self._single.sample() for _ in range(self._n)]
         return cast("dict[str, Any]", join_values(self._single, items))
 
     def seed(self, seed: Any = None) -> Any:
-        """Seed the original space."""
         return self._single.seed(seed)
 
 

@@ -245,7 +245,6 @@ def _part(data: object) -> spaces.Space[Any]:
 
 
 def _dtype(data: Mapping[str, Any]) -> np.dtype[Any]:
-    """The dtype of a space."""
     name = text(member(data, "dtype"), "dtype")
     if name not in _DTYPES:
         raise ValueError(f"dtype: expected one of {', '.join(_DTYPES)}, got {name[:60]!r}")

@@ -274,7 +274,6 @@ def _drawn(spec: Spec, texts: Sequence[str] = ()) -> list[Field]:
 
 
 def _curves_of(field: Field) -> Iterator[_Curve]:
-    """The first curves of a field."""
     parts = ("real", "imag") if field.numpy_dtype.kind == "c" else (None,)
     for component in range(min(_MOST_COMPONENTS, math.prod(field.shape))):
         name = field.name
@@ -286,7 +285,6 @@ def _curves_of(field: Field) -> Iterator[_Curve]:
 
 
 def _curve(fields: Sequence[Field], name: str) -> _Curve:
-    """The curve with a name, of one of the fields."""
     for field in fields:
         if not name.startswith(field.name):
             continue

@@ -339,7 +339,6 @@ class _Playable:
 
     @property
     def episode(self) -> StoredEpisode:
-        """The episode."""
         return self.opened.table.episode(self.place)
 
     @property

@@ -267,7 +267,6 @@ def observation_shape(space: Any) -> Any:
 
 
 def _action_size(space: Any) -> int:
-    """Numbers of an action."""
     if isinstance(space, spaces.Box | spaces.MultiDiscrete | spaces.MultiBinary):
         return math.prod(space.shape)
     if isinstance(space, spaces.Discrete):

@@ -663,7 +663,6 @@ def _fields_of(rows: _Rows) -> _Rows:
 
 
 def _step_spec(columns: _Rows, where: str) -> Spec:
-    """The Spec of columns with a row for each step."""
     sample = {
         name: np.concatenate([rows[:1], rows[:1]]) if has_final_row(name) else rows[:1]
         for name, rows in columns.items()

@@ -303,7 +303,6 @@ def has_value(array: Any) -> np.ndarray:
 
 
 def _common_length(lengths: np.ndarray, name: str) -> int:
-    """The length of all lists."""
     if len(lengths) and (lengths != lengths[0]).any():
         other = lengths[lengths != lengths[0]][0]
         raise ValueError(

@@ -472,7 +472,6 @@ def _read(
 
 
 def _bytes(value: Value | None) -> list[bytes]:
-    """A list of bytes."""
     if value is None or not isinstance(value, list):
         if value is not None and len(value):
             raise ValueError("expected bytes, got numbers")

@@ -334,7 +334,6 @@ def _select(store: ServedStore, opened: OpenStore, selection: EpisodeSelection) 
 
 
 def _place(opened: OpenStore, episode_id: int, words: QueryParameters) -> int:
-    """The place of an episode in the table."""
     row = words.whole("first_row", -1, 0, _MOST_ROW)
     try:
         return opened.table.find(episode_id, None if row < 0 else row)

@@ -330,7 +330,6 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 
 def _numbers(request: Request, *names: str) -> list[int]:
-    """The numbers in the path of a request."""
     try:
         return [whole(name, request.path_params[name], 0, _MOST_NUMBER) for name in names]
     except ValueError:
