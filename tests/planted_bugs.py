@@ -831,7 +831,7 @@ BUGS: tuple[Bug, ...] = (
     # --- the command line -------------------------------------------------------------------------
     Bug(
         "a KiB has 1,000 bytes",
-        "buffers/base/number_text.py",
+        "buffers/base/number_checks.py",
         "1024**power",
         "1000**power",
         ("tests/collectors/cli/test_options.py::test_bytes_have_units",),
@@ -845,7 +845,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "a range of ids lacks its last one",
-        "buffers/curation/selection_text.py",
+        "buffers/curation/selection.py",
         "ranges.append(range(first, last + 1))",
         "ranges.append(range(first, last))",
         ("tests/collectors/cli/test_options.py::test_formatted_ids_are_read_back",),
@@ -1429,7 +1429,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "the row itself is a goal of the future",
-        "buffers/sampling/hindsight.py",
+        "buffers/sampling/transitions.py",
         "(last - before)).astype(np.int64)",
         "(last - before + 1)).astype(np.int64)",
         ("tests/buffers/sampling/test_hindsight.py::test_rows_behind_a_lost_chunk_are_no_goals",),
@@ -1515,7 +1515,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "open ends of joined rollouts are sorted by env",
-        "buffers/replay/join_rollouts.py",
+        "buffers/replay/rollout.py",
         "order = np.lexsort((env, step))",
         "order = np.lexsort((step, env))",
         (
@@ -1579,7 +1579,7 @@ BUGS: tuple[Bug, ...] = (
     # --- agents -----------------------------------------------------------------------------------
     Bug(
         "an agent that a time limit stops is not truncated",
-        "buffers/agents/joint_rows.py",
+        "buffers/agents/per_agent.py",
         "truncated = mask & (own[1] | (goes_on & rollout.truncated[..., None]))",
         "truncated = mask & own[1]",
         (
@@ -1588,7 +1588,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "open ends are counted by agents first",
-        "buffers/agents/joint_rows.py",
+        "buffers/agents/per_agent.py",
         "env=env * len(chosen) + agent,",
         "env=env + agent * rollout.num_envs,",
         (
@@ -1777,7 +1777,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "Tianshou: a full ring begins with its newest step",
-        "buffers/libraries/tianshou/from_tianshou.py",
+        "buffers/libraries/tianshou/batches.py",
         "(last - first + 1 + np.arange(count))",
         "(last - first + np.arange(count))",
         (
@@ -1900,8 +1900,8 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         "frames are shown in rounded milliseconds",
         "buffers/pictures/encode.py",
-        "ends = [tick * round(place * apart) for place in range(count + 1)]",
-        "ends = [tick * round(apart) * place for place in range(count + 1)]",
+        "ends = [tick * round(place * apart) for place in range(len(frames) + 1)]",
+        "ends = [tick * round(apart) * place for place in range(len(frames) + 1)]",
         ("tests/buffers/pictures/test_encode.py::test_a_clip_takes_the_right_time",),
     ),
     Bug(

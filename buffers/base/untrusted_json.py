@@ -84,11 +84,7 @@ def mapping(value: object, name: str) -> dict[str, object]:
 
 
 def items(value: object, name: str, count: int | None = None) -> list[object]:
-    """The value, if it is a list, of ``count`` values where that is given.
-
-    Raises:
-        ValueError: The value is something else.
-    """
+    """The value, if it is a list, of ``count`` values where that is given."""
     found = cast("list[object]", value) if isinstance(value, list) else None
     if found is None or count not in (None, len(found)):
         expected = "a list" if count is None else f"a list of {count} values"

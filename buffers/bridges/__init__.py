@@ -21,12 +21,10 @@ if TYPE_CHECKING:  # loaded on first use
     from ..libraries.sb3.rollout import to_sb3_rollout
     from ..libraries.sheeprl_replay import as_sheeprl_replay
     from ..libraries.skrl_memory import as_skrl_memory
-    from ..libraries.tianshou.batches import to_tianshou_batch, to_tianshou_buffer
-    from ..libraries.tianshou.from_tianshou import from_tianshou
+    from ..libraries.tianshou.batches import from_tianshou, to_tianshou_batch, to_tianshou_buffer
     from ..libraries.tianshou.replay import as_tianshou_replay
     from ..libraries.torch_policies import to_torch, torch_policy
-    from ..libraries.torchrl.batches import to_tensordict
-    from ..libraries.torchrl.from_torchrl import from_tensordict
+    from ..libraries.torchrl.batches import from_tensordict, to_tensordict
     from ..libraries.torchrl.replay import as_torchrl_replay
 
 __all__ = [
@@ -77,11 +75,11 @@ if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
             ".libraries.sb3.rollout": ["to_sb3_rollout"],
             ".libraries.sheeprl_replay": ["as_sheeprl_replay"],
             ".libraries.skrl_memory": ["as_skrl_memory"],
-            ".libraries.torchrl.batches": ["to_tensordict"],
-            ".libraries.torchrl.from_torchrl": ["from_tensordict"],
+            ".libraries.torchrl.batches": ["from_tensordict", "to_tensordict"],
             ".libraries.torchrl.replay": ["as_torchrl_replay"],
-            ".libraries.tianshou.batches": ["to_tianshou_batch", "to_tianshou_buffer"],
-            ".libraries.tianshou.from_tianshou": ["from_tianshou"],
+            ".libraries.tianshou.batches": [
+                *("from_tianshou", "to_tianshou_batch", "to_tianshou_buffer"),
+            ],
             ".libraries.tianshou.replay": ["as_tianshou_replay"],
             ".libraries.torch_policies": ["to_torch", "torch_policy"],
         },

@@ -306,7 +306,6 @@ class _Copy:
         )
 
     def copy(self, number: int, episode: StoredEpisode) -> None:
-        """Copy one episode of the storage with this number."""
         chunks: Iterable[Chunk | EncodedChunk]
         max_rows = self._max_rows
         if self._has_same_codecs[number]:
@@ -390,7 +389,6 @@ def _with_session(metadata: Mapping[str, object], before: int) -> Mapping[str, o
 
 
 def _checked_sources(sources: Sequence[SequenceReplayBuffer], any_envs: bool) -> list[Storage]:
-    """The sources' storages."""
     for each in sources:
         _check_replay("source", each)
     if not sources:

@@ -16,6 +16,7 @@ from ..replay.replay import SequenceReplayBuffer
 from ..rows.digest import Digest
 from ..rows.episode import Chunk, End, Episode
 from ..rows.step_columns import (
+    are_equal,
     check_fields,
     check_names,
     has_final_row,
@@ -355,7 +356,6 @@ class EpisodeWriter:
                 )
 
     def _runs(self, stream: int, columns: TransitionColumns) -> list[_Run]:
-        """The transitions of each episode."""
         edges = [0, *(np.flatnonzero(columns.ends[:-1]) + 1).tolist(), columns.steps]
         runs: list[_Run] = []
         for start, stop in pairwise(edges):
@@ -376,7 +376,7 @@ class EpisodeWriter:
                 f"truncated, as row {row} begins an episode, got neither; mark it"
             )
         for name, following in columns.next_observation.items():
-            same = _equal_rows(following[inner[0]], columns.fields[name][inner[1]])
+            same = are_equal(following[inner[0]], columns.fields[name][inner[1]])
             if not same.all():
                 row = run.start + int(np.argmin(same))
                 raise ValueError(
@@ -445,18 +445,9 @@ def _continues(before: _OpenEpisode, columns: TransitionColumns, is_first: bool 
     if is_first or (before.is_cut and is_first is None):
         return False
     return all(
-        bool(_equal_rows(before.row[name], columns.fields[name][:1]).all())
+        bool(are_equal(before.row[name], columns.fields[name][:1]).all())
         for name in columns.next_observation
     )
-
-
-def _equal_rows(some: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """[n] bool: two rows are the same, NaN included."""
-    same = some == others
-    if some.dtype.kind in "fc":
-        same |= (some != some) & (others != others)
-    equal: np.ndarray = same.all(axis=tuple(range(1, same.ndim)))
-    return equal
 
 
 def _check_stacks(field: Field, stacks: np.ndarray, begins: bool) -> None:

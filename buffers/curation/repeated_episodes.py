@@ -63,7 +63,9 @@ def find_repeats(
             yield first[number] + (episode.id >> _ID_BITS if is_many else 0), episode
 
     runs = [_runs_of(source) for source in sources]
-    related = [[_may_share(one, other) for other in runs] for one in runs]
+    related = [
+        [one is None or other is None or bool(one & other) for other in runs] for one in runs
+    ]
     if len(sources) < 2:
         return Repeats(bytearray())
     is_seed_needed = not all(map(all, related))
@@ -82,11 +84,6 @@ def _runs_of(source: Storage) -> frozenset[tuple[str, int, str]] | None:
         elif "copied_episodes" not in session:
             return None
     return frozenset(runs) or None
-
-
-def _may_share(one: frozenset[object] | None, other: frozenset[object] | None) -> bool:
-    """True if two sources made in these runs may hold the same episode."""
-    return one is None or other is None or bool(one & other)
 
 
 def _candidates(each: Episodes, related: list[list[bool]], is_seed_needed: bool) -> bytearray:

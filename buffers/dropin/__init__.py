@@ -9,6 +9,6 @@ bugs are corrected:
 - `memmap`: those of memmap-replay-buffer,
 - `sb3`: those of Stable-Baselines3.
 
-Two modules are shared: `transition_writer` stores transitions that are added one at a time,
-`image_ring` is the common part of Dreamer's and IRIS's buffers.
+`transition_writer` is shared: it stores transitions that are added one at a time, and holds the
+common part of Dreamer's and IRIS's buffers.
 """

@@ -20,8 +20,7 @@ from ..base.errors import NotEnoughData
 from ..base.number_checks import check_whole
 from ..sampling.requests import Sequences
 from ..spec.spec import Codec
-from .image_ring import DrawnSequences, ImageRing, TooFew, shortage
-from .transition_writer import ended_by
+from .transition_writer import DrawnSequences, ImageRing, TooFew, ended_by, shortage
 
 __all__ = ["MISSING", "Borders", "Episode", "Memory", "ReplayBuffer"]
 

@@ -19,13 +19,14 @@ from ..base import forks
 from ..base.errors import NotEnoughData, SpecMismatch
 from ..base.number_checks import check_whole
 from ..replay.replay import SequenceReplayBuffer
-from ..rows.episode import Chunk, End
 from ..rows.episode_buffer import EpisodeBuffer
 from ..sampling.batch import Batch
 from ..sampling.rate import ReplayRatio
 from ..sampling.requests import Borders, Sequences
 from ..sampling.tensors import load_torch
 from ..spec.spec import Codec, Field, Spec, plain_array
+from ..storage.encoded_chunk import unpack_chunks
+from ..storage.ram import packed_rows
 from .transition_writer import ReplayOwner, exactly_of, new_replay, row_field
 
 __all__ = [
@@ -46,7 +47,6 @@ _NEEDED = ("obs", "actions", *_PER_ENV)
 # Batches hold rewards as float32, which holds all of these.
 _EXACT_REWARDS = frozenset("float32 float16 bool int8 uint8 int16 uint16".split())
 _Columns: TypeAlias = "dict[str, tuple[np.dtype[np.generic], tuple[int, ...]]]"
-_PLACE = ("episode", "stream", "first_row", "rows", "end")
 
 
 class _WindowBuffer(ReplayOwner):
@@ -169,7 +169,8 @@ class _WindowBuffer(ReplayOwner):
                 f"sequence_length={sequence_length}: expected {sequence_length} rows of one env, "
                 f"got none yet; add some"
             )
-        if self._waiting > self._patience:
+        rows = len(self._replay)  # drawing at every step would otherwise store one-row chunks
+        if self._waiting > max(rows // 1000, min(rows // 100, _FEW_ROWS * self._num_envs)):
             self.flush()
         request = Sequences(batch_size, sequence_length, borders, fields=self._rows.fields)
         try:
@@ -219,7 +220,9 @@ class _WindowBuffer(ReplayOwner):
         }
         if self._replay.path is not None:
             return state | {"store": self._replay.state_dict()}
-        return state | ({"rows": snapshot(self._replay)} if self._replay.is_bound else {})
+        if self._replay.is_bound:
+            state["rows"] = np.frombuffer(packed_rows(self._replay.storage), np.uint8)
+        return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Continue from the state of `state_dict`; each env's next row begins an episode.
@@ -228,7 +231,7 @@ class _WindowBuffer(ReplayOwner):
 
         Raises:
             ValueError: The state is of another class, other envs or another folder; the buffer is
-                unchanged.
+                unchanged, as it is where StoreCorrupt says that the state's rows are damaged.
         """
         if set(state_dict) != {"num_buffers", "generator", "columns", "store", "rows"}:
             raise ValueError(
@@ -256,12 +259,6 @@ class _WindowBuffer(ReplayOwner):
 
     def _store_rest(self) -> None:
         self.flush()
-
-    @property
-    def _patience(self) -> int:
-        """Limit of buffered rows: drawing at every step would otherwise store one-row chunks."""
-        rows = len(self._replay)
-        return max(rows // 1000, min(rows // 100, _FEW_ROWS * self._num_envs))
 
     def _check_final(self, final_obs: object) -> None:
         if final_obs is not None and not self._is_same_step:
@@ -365,14 +362,14 @@ class _WindowBuffer(ReplayOwner):
             )
         self._settle(ExperienceFormat.from_json(recipe["columns"]))
 
-    def _load_rows(self, rows: Mapping[str, Any] | None, columns: object) -> None:
-        """Replace the rows by a snapshot."""
+    def _load_rows(self, rows: np.ndarray | None, columns: object) -> None:
+        """Replace the rows by those of a state."""
         replay = new_replay(self._num_envs * self._capacity)
         known = None
         if rows is not None:
             known = ExperienceFormat.from_json(columns)
             replay.bind(known.spec(None, self._codec), self._facts(known))
-            replay.add(chunks_of(rows))
+            replay.add_encoded(unpack_chunks(rows.tobytes(), replay.spec))
         self._begin_with(replay)
         if known is not None:
             self._settle(known)
@@ -625,7 +622,8 @@ class ExperienceFormat:
     def __init__(self, columns: _Columns) -> None:
         self.columns = columns
         self._are_rewards_exact = columns["rewards"][0].name in _EXACT_REWARDS
-        self._info = [(key, "info/" + key) for key in self.columns if self._is_info(key)]
+        left = [key for key in _NEEDED if key != "rewards" or self._are_rewards_exact]
+        self._info = [(key, "info/" + key) for key in self.columns if key not in left]
 
     @classmethod
     def of(cls, experience: Mapping[str, np.ndarray]) -> Self:
@@ -728,9 +726,6 @@ class ExperienceFormat:
         rewards = ("reward",) if self._are_rewards_exact else ()
         return ("observation", "action", *rewards, *(name for _, name in self._info))
 
-    def _is_info(self, key: str) -> bool:
-        return key not in _NEEDED or (key == "rewards" and not self._are_rewards_exact)
-
 
 def as_column(
     what: str, values: object, dtype: np.dtype[np.generic], shape: tuple[int, ...]
@@ -751,52 +746,3 @@ def as_column(
             f"meant first, from the first row on"
         )
     return exactly_of(what, array, dtype)
-
-
-def snapshot(replay: SequenceReplayBuffer) -> dict[str, Any]:
-    """Copies of all stored rows, chunk by chunk.
-
-    Returns:
-        Under ``"pieces"`` [chunks, 5] int64: episode, stream, first row, rows and end of each;
-        under ``"rows"`` arrays [rows, ...] by field.
-    """
-    records = replay.storage.index.records
-    records = records[records["rows"] > 0]
-    starts = np.cumsum(records["rows"]) - records["rows"]
-    total = int(records["rows"].sum())
-    rows = {f.name: np.empty((total, *f.shape), f.numpy_dtype) for f in replay.spec.fields}
-    places: dict[int, list[int]] = {}
-    for place, number in enumerate(records["episode"].tolist()):
-        places.setdefault(number, []).append(place)
-    for episode in replay.iter_episodes():
-        for place in places[episode.id]:
-            first = int(records["first_row"][place]) - episode.first_row
-            count, target = int(records["rows"][place]), int(starts[place])
-            for name, values in episode.fields.items():
-                rows[name][target : target + count] = values[first : first + count]
-    chunks = np.stack([records[name] for name in _PLACE], axis=1)
-    return {"pieces": chunks, "rows": rows}
-
-
-def chunks_of(state: Mapping[str, Any]) -> list[Chunk]:
-    """The chunks of a `snapshot`, to be stored again in an empty replay of the same fields."""
-    table, rows = np.asarray(state["pieces"]), state["rows"]
-    total = int(table[:, _PLACE.index("rows")].sum())
-    wrong = [name for name, values in rows.items() if len(values) != total]
-    if wrong:
-        raise ValueError(
-            f"state: expected {total} rows of field {wrong[0]!r}, got {len(rows[wrong[0]])}; load "
-            f"what state_dict gave, unchanged"
-        )
-    chunks: list[Chunk] = []
-    ids: dict[int, int] = {}
-    cursor = 0
-    for episode, stream, first_row, count, end in table.tolist():
-        is_known = episode in ids
-        number = ids.setdefault(episode, len(ids))
-        fields = {name: values[cursor : cursor + count] for name, values in rows.items()}
-        final = End(end) & (End.TERMINATED | End.TRUNCATED)
-        starts_late = first_row > 0 and not is_known
-        chunks.append(Chunk(number, stream, first_row, final, fields, starts_late=starts_late))
-        cursor += count
-    return chunks

@@ -459,7 +459,6 @@ class ChannelStacks:
         return stack.reshape(*self._image, self._channels)
 
     def _stacks(self, planes: np.ndarray, first: int) -> np.ndarray:
-        """The stacks that begin with a plane."""
         stop = first + self.k * self.planes_of_frame
         if self._contiguous:
             return self.woven([planes[:, place] for place in range(first, stop)])

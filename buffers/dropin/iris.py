@@ -20,8 +20,17 @@ from ..replay.replay import SequenceReplayBuffer
 from ..rows.episode import End
 from ..sampling.requests import Sequences
 from ..spec.spec import Codec
-from .image_ring import IMAGE, VECTOR, DrawnSequences, ImageRing, TooFew, shortage
-from .transition_writer import TransitionWriter, as_declared, ended_by
+from .transition_writer import (
+    IMAGE,
+    VECTOR,
+    DrawnSequences,
+    ImageRing,
+    TooFew,
+    TransitionWriter,
+    as_declared,
+    ended_by,
+    shortage,
+)
 
 __all__ = ["Borders", "Final", "IRISOnPolicyBuffer", "IRISReplayBuffer"]
 
@@ -469,16 +478,7 @@ def _stacked(values: list[np.ndarray], declared: Declared | None) -> np.ndarray:
 
 
 class ObservationsByAge:
-    """The newest observations from which an action was chosen, the oldest first.
-
-    With several envs those of one env are in the order in which they were added; envs take turns in
-    stretches.
-
-    Args:
-        replay: The replay that holds them.
-        writer: The writer that adds them; it also stores the newest observation of an episode.
-        size: Maximum number of steps.
-    """
+    """The newest observations from which an action was chosen, the oldest first."""
 
     def __init__(self, replay: SequenceReplayBuffer, writer: TransitionWriter, size: int) -> None:
         self._replay = replay

@@ -207,13 +207,12 @@ def _card(
     replayed: str = "",
     tables: str = "",
 ) -> str:
-    """The text of a card."""
     # The Hub reads its own words for a data set between two lines of dashes, as YAML. All that
     # comes from the store is untrusted: as `_code` or `_plain` it cannot become Markdown or HTML.
     front = [
         *([f"license: {license}"] if license else []),
         f"pretty_name: {json.dumps(_plain(title), ensure_ascii=False)}",
-        f"size_categories:\n- {_size_category(facts.steps)}",
+        f"size_categories:\n- {_SIZES[min(max(0, len(str(facts.steps)) - 3), len(_SIZES) - 1)]}",
         "task_categories:\n- reinforcement-learning",
         "tags:\n- reinforcement-learning\n- gymnasium\n- stepwell",
     ]
@@ -306,11 +305,6 @@ def _table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [heading, ["---"] * len(heading), *rows]
     cells = ([cell.replace("|", "\\|") for cell in line] for line in lines)
     return "".join(f"| {' | '.join(line)} |\n" for line in cells)
-
-
-def _size_category(steps: int) -> str:
-    """The Hub's word for a number of rows, such as ``1M<n<10M``."""
-    return _SIZES[min(max(0, len(str(steps)) - 3), len(_SIZES) - 1)]
 
 
 def _code(value: object) -> str:

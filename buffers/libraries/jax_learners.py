@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from ..base.jax_pytrees import tell_jax
-from ..base.optional_libraries import load_library
+from ..base.optional_libraries import load_library, tell_jax
 
 _NARROWER = {"int64": "int32", "uint64": "uint32", "float64": "float32", "complex128": "complex64"}
 _DTYPES = frozenset(
@@ -239,11 +238,7 @@ class JaxPolicy:
         return {"key": np.asarray(self._jax.random.key_data(self.key)), "steps": self.steps}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state of `state_dict`.
-
-        Raises:
-            ValueError: It is no such state.
-        """
+        """Continue from a state of `state_dict`."""
         try:
             key = self._jax.random.wrap_key_data(np.asarray(state["key"], np.uint32))
             self.key, self.steps = key, int(state["steps"])

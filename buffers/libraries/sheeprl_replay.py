@@ -69,15 +69,7 @@ def as_sheeprl_replay(
 
 
 class SheeprlReplay:
-    """A replay with the methods of sheeprl's buffers; made by `as_sheeprl_replay`.
-
-    Args:
-        replay: The replay.
-        observation: Key of an observation that is not a Dict.
-        channels: Position of the pictures' channels.
-        num_actions: Numbers of actions.
-        draw: Draw mode of the sequences.
-    """
+    """A replay with the methods of sheeprl's buffers; made by `as_sheeprl_replay`."""
 
     def __reduce__(self) -> NoReturn:
         not_copied(
@@ -145,7 +137,11 @@ class SheeprlReplay:
             ("is_first", batch.is_first),
         ):
             columns[name] = rows[..., None].astype(np.float32)
-        return {name: _in_samples(rows, n_samples) for name, rows in columns.items()}
+        lead = sequence_length, n_samples, batch_size
+        return {
+            name: rows.reshape(*lead, *rows.shape[2:]).swapaxes(0, 1)
+            for name, rows in columns.items()
+        }
 
     def sample_tensors(
         self,
@@ -300,9 +296,3 @@ def _channels_of(shape: tuple[int, ...]) -> Channels | None:
     if is_first == is_last:
         return None
     return "first" if is_first else "last"
-
-
-def _in_samples(rows: np.ndarray, n_samples: int) -> np.ndarray:
-    """``[G, T, B, ...]`` of ``[T, G * B, ...]``."""
-    steps, count = rows.shape[:2]
-    return rows.reshape(steps, n_samples, count // n_samples, *rows.shape[2:]).swapaxes(0, 1)

@@ -124,16 +124,7 @@ def torch_policy(
 
 
 class TorchPolicy:
-    """A module as a policy; made by `torch_policy`.
-
-    Args:
-        module: Computes the parameters of the action distribution.
-        mode: Meaning of the module's output.
-        value: Computes values; ``"last"``: the module itself does; None: no values.
-        device: Device of the observations.
-        dtype: Floating-point observations are converted to it.
-        seed: Seed of the generator that draws actions.
-    """
+    """A module as a policy; made by `torch_policy`."""
 
     def __init__(
         self,
@@ -168,11 +159,7 @@ class TorchPolicy:
         return {"generator": self._generator.get_state().numpy().copy()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state of `state_dict`.
-
-        Raises:
-            ValueError: It is no such state.
-        """
+        """Continue from a state of `state_dict`."""
         try:
             self._generator.set_state(self._torch.as_tensor(state["generator"]))
         except (KeyError, RuntimeError, TypeError) as error:

@@ -51,12 +51,7 @@ def escape(value: object, most: int = _MOST_TEXT) -> Markup:
 
 
 def number(value: float) -> str:
-    """A number in a few characters: whole ones with their thousands, others with six digits.
-
-    Example:
-        >>> number(1_234_567), number(20.0), number(0.1 + 0.2), number(float("nan"))
-        ('1,234,567', '20', '0.3', 'nan')
-    """
+    """A number in a few characters: whole ones with their thousands, others with six digits."""
     if isinstance(value, np.generic):
         value = value.item()  # the least int8 has no positive one
     size = abs(value)

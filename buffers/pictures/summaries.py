@@ -119,7 +119,10 @@ def arrays_html(name: str, counts: Mapping[str, int], leaves: Iterable[tuple[str
 def fields_table(leaves: Iterable[tuple[str, Any]]) -> Markup:
     """A table of arrays, or tensors: names, dtypes, shapes, and the range of the small ones."""
     rows = [
-        (name, _dtype_of(leaf), str(tuple(np.shape(leaf))), _values_of(leaf))
+        (
+            *(name, str(getattr(leaf, "dtype", type(leaf).__name__))),
+            *(str(tuple(np.shape(leaf))), _values_of(leaf)),
+        )
         for name, leaf in leaves
     ]
     return table(rows, ["field", "dtype", "shape", "values"])
@@ -163,10 +166,6 @@ def _first_places(shape: tuple[int, ...], count: int) -> list[tuple[int, ...]]:
     each = max(1, min(shape[1], count // items))
     rest = (0,) * (len(shape) - 2)
     return [(item, row, *rest) for item in range(items) for row in range(each)]
-
-
-def _dtype_of(leaf: Any) -> str:
-    return str(getattr(leaf, "dtype", type(leaf).__name__))
 
 
 def _array_of(leaf: Any) -> np.ndarray | None:

@@ -179,7 +179,6 @@ def _kept_chunks(episode: StoredEpisode, spec: Spec, max_rows: int) -> list[Chun
 
 
 def _checked(path: Path, storage: DiskStorage) -> Archived:
-    """The contents of an archive's store."""
     try:
         facts = mapping(member(storage.provenance, _FACTS), _FACTS)
         spec = Spec.from_json(mapping(member(facts, "spec"), "spec"))

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from ..base.jax_pytrees import pytree, tell_jax
 from ..base.number_checks import whole_number
+from ..base.optional_libraries import pytree, tell_jax
 from ..sampling.batch import BatchParts, map_tree
 from ..spec.spec import ArrayTree
 
@@ -156,7 +156,6 @@ def _converter(to: str, device: object) -> Callable[[Minibatch], Minibatch]:
 
 
 def _rows(rows: Minibatch, step: np.ndarray, env: np.ndarray) -> Minibatch:
-    """Rows [B]."""
     return replace(_picked(rows, (step, env)), state=None, step=step, env=env)
 
 

@@ -16,8 +16,7 @@ import numpy as np
 
 from ..base import forks, number_checks, untrusted_json
 from ..base.errors import NotEnoughData, SpecMismatch, StoreCorrupt, StoreLocked, not_copied
-from ..base.number_checks import check_whole, is_whole
-from ..base.number_text import count_in, number_of_bytes
+from ..base.number_checks import check_whole, count_in, is_whole, number_of_bytes
 from ..base.row_guard import RowGuard
 from ..rows.digest import Digest
 from ..rows.episode import Chunk, Episode, checked_facts

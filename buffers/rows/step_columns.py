@@ -253,7 +253,6 @@ def has_final_row(name: str) -> bool:
 
 
 def _layout(kind: str, columns: _Columns, where: str) -> Layout:
-    """The layout of the columns ``kind`` or ``kind/key/...``."""
     names = [name for name in columns if kind_of(name) == kind]
     if not names:
         raise ValueError(f"{where}: expected {kind!r}, got none")
@@ -270,3 +269,12 @@ def _layout(kind: str, columns: _Columns, where: str) -> Layout:
 
 def _shape_text(columns: _Columns, name: str) -> str:
     return f"shape {columns[name].shape}" if name in columns else "none"
+
+
+def are_equal(some: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """[n] bool: two rows are the same, NaN included."""
+    same = some == others
+    if some.dtype.kind in "fc":
+        same |= (some != some) & (others != others)
+    equal: np.ndarray = same.all(axis=tuple(range(1, same.ndim)))
+    return equal

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
-from ..base.jax_pytrees import pytree
-from ..base.other_names import OtherNames, missing_part
+from ..base.errors import OtherNames, missing_part
+from ..base.optional_libraries import pytree
 from ..spec.spec import ArrayTree, Field, Layout, Spec, prefixes
 from .copies import Copies
 
@@ -192,7 +192,7 @@ class BatchFields(NamedTuple):
         parts = {part for field in spec.fields for part in prefixes(field.name)}
         parts.update(*(_paths(name, layout) for name, layout in layouts.items()))
         names = set(_checked("fields", fields, parts))
-        found = {field.name: field for field in spec.fields if _is_in(field, names)}
+        found = {f.name: f for f in spec.fields if not names.isdisjoint(prefixes(f.name))}
         return cls(
             tuple(found.values()),
             tuple(carried),
@@ -242,10 +242,6 @@ def _checked(argument: str, names: Sequence[str], known: set[str]) -> Sequence[s
             there = ", ".join(sorted(known)) or "none: no extras are stored"
             raise ValueError(f"{argument} names {name!r}, expected some of: {there}")
     return names
-
-
-def _is_in(field: Field, names: set[str]) -> bool:
-    return not names.isdisjoint(prefixes(field.name))
 
 
 def _paths(path: str, layout: Layout) -> list[str]:

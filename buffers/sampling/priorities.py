@@ -6,7 +6,6 @@ Schaul, Quan, Antonoglou and Silver, "Prioritized Experience Replay", ICLR 2016,
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeGuard
 
@@ -24,7 +23,6 @@ _EPSILON = np.array(1e-6)  # added to each value, so that everything is drawn so
 _SHIFT = np.array(4, np.int64)
 LARGEST_MASS = 1e280
 """Far enough from infinity for any sum."""
-_LARGEST_ALPHA = 20.0  # _EPSILON to this power is far enough from 0
 _SCANNED = 4_096  # leaves that are searched at once for a live one
 _PART = 1 << 16  # ids that enter or leave at once
 _MOST_ROOM_AN_ITEM = 64  # that a state may ask for
@@ -43,11 +41,6 @@ class Priorities:
         # priority of new items, as in `update`; None for the largest that an item has then
         new: float | None = None,
     ) -> None:
-        if not 0 <= alpha <= _LARGEST_ALPHA:
-            raise ValueError(
-                f"alpha: expected a number from 0 to {_LARGEST_ALPHA:g}, got {alpha}; "
-                f"0 draws uniformly, 1 in proportion to the priorities"
-            )
         self._alpha = float(alpha)
         self._power = np.array(self._alpha)
         self._new_mass = None if new is None else (abs(float(new)) + float(_EPSILON)) ** alpha
@@ -57,16 +50,6 @@ class Priorities:
         self._low: int = 0  # the live ids lie from here up to _high: they fit into the tree
         self._high: int = 0
         self._use(1)
-
-    @property
-    def alpha(self) -> float:
-        """The power to which priorities are raised."""
-        return self._alpha
-
-    @property
-    def count(self) -> int:
-        """Number of items that can be drawn."""
-        return self._count
 
     def __len__(self) -> int:
         return self._count
@@ -135,16 +118,11 @@ class Priorities:
     def weights(
         self,
         probabilities: np.ndarray,  # [B] float64, from `draw`
-        beta: float,  # correction for the priorities: 0 for none, 1 for full
+        beta: float,  # correction for the priorities, from 0 on: 0 for none, 1 for full
     ) -> np.ndarray:
         """Importance weights ``(count * probability) ** -beta`` over the largest: [B] float32."""
         # They are above 0 and at most 1: the count cancels out when they are divided by the
         # largest.
-        if not 0 <= beta < math.inf:
-            raise ValueError(
-                f"beta: expected a finite number >= 0, got {beta}; "
-                f"1 corrects for the priorities in full"
-            )
         lowest = probabilities.item(probabilities.argmin())
         weights: np.ndarray = np.power(lowest / probabilities, beta)
         return weights.astype(np.float32)
@@ -166,7 +144,6 @@ class Priorities:
         masses = self._tree.leaves[leaves]
         live = np.flatnonzero(masses)
         return {
-            "alpha": self._alpha,
             "gone": self._gone,
             "low": self._low,
             "high": self._high,
@@ -177,11 +154,6 @@ class Priorities:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from a `state`; the present contents are discarded."""
-        if state["alpha"] != self._alpha:
-            raise ValueError(
-                f"alpha: expected {state['alpha']:g}, with which these priorities were stored, "
-                f"got {self._alpha:g}; create the replay with priority_alpha={state['alpha']:g}"
-            )
         self._use(state["capacity"])
         self._gone = state["gone"]
         self._low, self._high = state["low"], state["high"]
@@ -198,11 +170,6 @@ class Priorities:
     def _checked(self, ids: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Ids and masses."""
         ids, values = np.asarray(ids), as_array(values)
-        if ids.ndim != 1 or ids.dtype != np.int64:
-            raise ValueError(
-                f"ids: expected the int64 ids [B] of a batch, got {ids.dtype} {ids.shape}; "
-                f"pass batch.ids"
-            )
         if values.shape != ids.shape or values.dtype.kind != "f":
             raise ValueError(
                 f"priorities: expected one number for each of the {len(ids)} ids, as float32 or "

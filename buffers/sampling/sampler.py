@@ -11,11 +11,11 @@ import numpy as np
 from numpy.random import Generator
 
 from ..base import untrusted_json
-from ..base.buffer_pool import SpareMemory
 from ..base.errors import NotEnoughData
-from ..base.jax_pytrees import tell_jax
 from ..base.memory_limit import check_free_memory
+from ..base.optional_libraries import tell_jax
 from ..rows.episode import End, Episode
+from ..rows.row_memory import SpareMemory
 from ..storage.chunk_index import ChunkIndex
 from ..storage.episode_filter import (
     EpisodeFilter,
@@ -525,7 +525,6 @@ def _items_at(
     *,
     are_whole: bool,  # items extend to the end of their episode
 ) -> Drawn:
-    """The items that begin with given rows."""
     index, place = _rows_at(chunk_index, ids)
     name = "stream_row" if kind.is_across else "first_row"
     start = chunk_index.at(index)[name] + place

@@ -90,7 +90,9 @@ class SequenceSampler:
         rows = self._window.rows
         for field in self._fields.chosen:
             more = self._frames if self._is_stacked(field) else 0
-            first = (rows, count) if self._is_turned(field) else (count, rows + more)
+            # Time first, but for frames, of which stacks are views.
+            is_turned = self._request.time_major and not self._is_stacked(field)
+            first = (rows, count) if is_turned else (count, rows + more)
             dtype = batch_dtype(field)
             shapes[field.name] = ((*first, *field.shape), dtype)
             if more and not self._are_views:
@@ -210,10 +212,6 @@ class SequenceSampler:
 
     def _is_stacked(self, field: Field) -> bool:
         return self._frames > 0 and field.stack > 1
-
-    def _is_turned(self, field: Field) -> bool:
-        """True if rows are gathered time first: all but frames, of which stacks are views."""
-        return self._request.time_major and not self._is_stacked(field)
 
     def _take(self, rest: Rest, reader: RowReader, segments: Segments, memory: Memory) -> None:
         """Copy the rows of small fields, and plan the copies of large ones."""

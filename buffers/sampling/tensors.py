@@ -155,7 +155,6 @@ def _check_cuda(torch: ModuleType, argument: str) -> None:
 
 
 def _arrays(value: object) -> Iterator[np.ndarray]:
-    """All arrays of a batch."""
     found: list[np.ndarray] = []
 
     def note(array: np.ndarray, path: str) -> None:

@@ -208,5 +208,4 @@ def _dataset_class() -> Any:
 
 
 def _dataset(draws: _Draws) -> Any:
-    """Unpickle a dataset."""
     return _dataset_class()(draws)

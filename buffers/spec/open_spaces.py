@@ -102,12 +102,10 @@ class _BatchedFixedSpace(spaces.Dict):
         super().__init__({key: batch_space(part, n) for key, part in single.spaces.items()})
 
     def sample(self, mask: Any = None, probability: Any = None) -> dict[str, Any]:
-        """Samples of the original space."""
         items = [self._single.sample() for _ in range(self._n)]
         return cast("dict[str, Any]", join_values(self._single, items))
 
     def seed(self, seed: Any = None) -> Any:
-        """Seed the original space."""
         return self._single.seed(seed)
 
 
@@ -487,10 +485,6 @@ def has_open_parts(space: _Space, *, empty: bool = False) -> bool:
     return _is_text(space) or isinstance(space, spaces.Sequence | spaces.Graph | spaces.OneOf)
 
 
-def _is_empty(space: _Space) -> bool:
-    return isinstance(space, spaces.Dict | spaces.Tuple) and not len(space.spaces)
-
-
 def _is_text(space: _Space) -> bool:
     """Texts, also those of a space of an env's own, as Minigrid's missions."""
     return isinstance(space, spaces.Text) or getattr(space, "dtype", None) in (str, np.dtype(str))
@@ -509,7 +503,8 @@ def _fixed(space: _Space, name: str, lengths: Mapping[str, int], seen: set[str])
     """The fixed form; the names of its fields that have a length are added to ``seen``."""
     if isinstance(space, FixedSpace):
         return space
-    if _is_empty(space) and name.split("/")[0] == "action":
+    is_empty = isinstance(space, spaces.Dict | spaces.Tuple) and not len(space.spaces)
+    if is_empty and name.split("/")[0] == "action":
         return FixedEmpty(space, name)
     if isinstance(space, spaces.Dict):
         parts = {

@@ -106,13 +106,7 @@ def _fixed_to_json(space: Any) -> dict[str, Any]:
 def spaces_facts(
     observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
 ) -> dict[str, object]:
-    """One env's spaces as facts of a session, unless they are too large for that.
-
-    Example:
-        >>> facts = spaces_facts(spaces.Discrete(3), spaces.MultiBinary(2))
-        >>> facts["spaces"]["action"]
-        {'type': 'MultiBinary', 'n': 2}
-    """
+    """One env's spaces as facts of a session, unless they are too large for that."""
     found = {
         "observation": space_to_json(observation_space),
         "action": space_to_json(action_space),
@@ -251,7 +245,6 @@ def _part(data: object) -> spaces.Space[Any]:
 
 
 def _dtype(data: Mapping[str, Any]) -> np.dtype[Any]:
-    """The dtype of a space."""
     name = text(member(data, "dtype"), "dtype")
     if name not in _DTYPES:
         raise ValueError(f"dtype: expected one of {', '.join(_DTYPES)}, got {name[:60]!r}")

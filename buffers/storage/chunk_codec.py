@@ -493,7 +493,10 @@ class ChunkDecoder:
                 target, [source], where, coding.block_rows, coding.row_bytes, 0
             )
         except ValueError as error:
-            raise _unpatchable(coding, rows) from error
+            raise StoreCorrupt(
+                f"the patches of {rows} rows of {coding.row_bytes} bytes, {coding.block_rows} a "
+                f"block, are damaged"
+            ) from error
 
     def _decode_changes(
         self,
@@ -641,13 +644,6 @@ def _undecodable(packed: bytes | memoryview, size: int, error: Exception) -> Sto
     return StoreCorrupt(
         f"a compressed block of {len(packed)} bytes cannot be decoded, expected {size} bytes of "
         f"rows ({error})"
-    )
-
-
-def _unpatchable(coding: Coding, rows: int) -> StoreCorrupt:
-    return StoreCorrupt(
-        f"the patches of {rows} rows of {coding.row_bytes} bytes, {coding.block_rows} a block, are "
-        f"damaged"
     )
 
 

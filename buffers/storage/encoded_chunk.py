@@ -178,7 +178,12 @@ class EncodedChunk:
     @property
     def crc(self) -> int:
         """CRC-32 of the bytes."""
-        return self._computed_crc() if self.known_crc is None else self.known_crc
+        if self.known_crc is not None:
+            return self.known_crc
+        crc = 0
+        for part in self.parts:
+            crc = crc32(part, crc)
+        return crc
 
     @property
     def metadata(self) -> Mapping[str, object]:
@@ -289,12 +294,6 @@ class EncodedChunk:
     def _place(self) -> tuple[int, int, int, int, int, bool]:
         place = self.episode, self.stream, self.first_row, self.rows, int(self.end)
         return *place, self.starts_late
-
-    def _computed_crc(self) -> int:
-        crc = 0
-        for part in self.parts:
-            crc = crc32(part, crc)
-        return crc
 
 
 def check_position(index: ChunkIndex, position: int) -> None:

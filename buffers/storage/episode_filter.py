@@ -41,7 +41,10 @@ class EpisodeFilter:
         """Decide on the chunks that are new; returns itself."""
         # `records` are all live ones, from the position `base` on; `metadata` is called with
         # positions.
-        self._forget_before(base)
+        gone = min(base - self._begin, self._known)  # chunks that were evicted
+        self._verdicts = self._verdicts[gone:].copy() if gone else self._verdicts
+        self._known -= gone
+        self._begin = base
         if len(records) > len(self._verdicts):
             grown = np.zeros(2 * len(records), np.bool_)
             grown[: self._known] = self._verdicts[: self._known]
@@ -63,13 +66,6 @@ class EpisodeFilter:
     def verdicts(self, position: int, count: int) -> np.ndarray:
         """[count] bool: the episodes of ``count`` chunks from a position on are chosen."""
         return self._verdicts[position - self._begin : position - self._begin + count]
-
-    def _forget_before(self, position: int) -> None:
-        """Forget chunks that were evicted."""
-        gone = min(position - self._begin, self._known)
-        self._verdicts = self._verdicts[gone:].copy() if gone else self._verdicts
-        self._known -= gone
-        self._begin = position
 
 
 def check_where(where: Where) -> None:

@@ -142,69 +142,36 @@ class JoinedStorage:
         return [session for storage in self._storages for session in storage.sessions]
 
     def append_session(self, facts: Mapping[str, object]) -> None:
-        """Refused: nothing can be written here.
-
-        Raises:
-            ValueError: Always.
-        """
+        """Raise ValueError: nothing can be written here."""
         raise ValueError(self._refusal("a run"))
 
     def add(self, chunks: Sequence[Chunk]) -> None:
-        """Refused: nothing can be written here.
-
-        Raises:
-            ValueError: Always.
-        """
+        """Raise ValueError: nothing can be written here."""
         raise ValueError(self._refusal("chunks"))
 
     def add_encoded(self, chunks: Sequence[EncodedChunk]) -> None:
-        """Refused: nothing can be written here.
-
-        Raises:
-            ValueError: Always.
-        """
+        """Raise ValueError: nothing can be written here."""
         raise ValueError(self._refusal("chunks"))
 
     def payload(self, position: int) -> tuple[Buffer, int]:
-        """The memory that holds the chunk at a position, and the chunk's offset in it.
-
-        Raises:
-            StoreCorrupt: The bytes are damaged.
-            ValueError: The chunk was evicted since the last `refresh`.
-        """
+        """See `Storage.payload`; ValueError if it was evicted since the last `refresh`."""
         storage, place = self._find(position)
         return storage.payload(place)
 
     def encoded(self, position: int) -> EncodedChunk:
-        """The chunk at a position in the bytes in which it is stored, which are not copied.
-
-        Its episode and stream are those here, its codecs those of its storage.
-
-        Raises:
-            ValueError: No chunk has this position, or it was evicted since the last `refresh`.
-            StoreCorrupt: The bytes are damaged, or the chunk is left out.
-        """
+        """See `Storage.encoded`; episode and stream are those here, codecs its own."""
         check_position(self._index, position)
         record = self._index.record(position)
         storage, place = self._find(position)
         return storage.encoded(place).placed(episode=record.episode, stream=record.stream)
 
     def metadata(self, position: int) -> Mapping[str, object]:
-        """JSON-able facts about the episode of the chunk at a position.
-
-        Raises:
-            StoreCorrupt: The bytes are damaged.
-            ValueError: The chunk was evicted since the last `refresh`.
-        """
+        """See `Storage.metadata`; ValueError if it was evicted since the last `refresh`."""
         storage, place = self._find(position)
         return storage.metadata(place)
 
     def drop_before(self, row_id: int) -> None:
-        """Refused: nothing can be evicted here.
-
-        Raises:
-            ValueError: Always.
-        """
+        """Raise ValueError: nothing can be evicted here."""
         raise ValueError(self._refusal("an eviction"))
 
     def lose(self, position: int) -> None:

@@ -35,7 +35,9 @@ def patches_of(rows: np.ndarray, most_bytes: int) -> np.ndarray | None:
         size = native.core.find_patches(rows, row_bytes, out)
         return out[:size] if size else None
     words = _words_of(rows)
-    row, place = np.nonzero(words[1:] != words[_references(count)])
+    row = np.arange(1, count)
+    reference = np.where(row % _ANCHOR_EVERY, row - 1, 0)  # against which each patch is
+    row, place = np.nonzero(words[1:] != words[reference])
     total = len(row)
     if least + _CHANGE_BYTES * total > most_bytes:
         return None
@@ -57,12 +59,6 @@ def _words_of(rows: np.ndarray) -> np.ndarray:
     if behind:
         rows = np.pad(rows, ((0, 0), (0, behind)))
     return rows.view(np.uint64)
-
-
-def _references(count: int) -> np.ndarray:
-    """[count - 1] the row against which the patch of each row but the first is."""
-    row = np.arange(1, count)
-    return np.where(row % _ANCHOR_EVERY, row - 1, 0)
 
 
 def apply_patches(patches: bytes, rows: int, row_bytes: int, start: int, out: np.ndarray) -> None:

@@ -22,7 +22,9 @@ from .encoded_chunk import (
     EncodedChunk,
     check_position,
     fitting_chunks,
+    pack_chunks,
 )
+from .protocol import Storage
 
 _LOG = logging.getLogger("stepwell.buffers.storage")
 # Chunks are evicted in slabs: a whole one at a time, the oldest first.
@@ -137,13 +139,7 @@ class MemoryStorage:
         self._sessions.append(facts)
 
     def add(self, chunks: Sequence[Chunk]) -> None:
-        """Store chunks, and evict the oldest slabs to keep the capacity.
-
-        Raises:
-            ValueError: A chunk does not continue its episode, or is larger than the capacity;
-                nothing was stored.
-            SpecMismatch: A field is missing or has another dtype or shape; nothing was stored.
-        """
+        """See `Storage.add`; the oldest slabs are evicted to keep the capacity."""
         parts = [part for chunk in chunks for part in chunk.split(self._max_rows)]
         self._index.check(parts)
         encoded = [self._writer.encode(chunk) for chunk in parts]
@@ -160,18 +156,7 @@ class MemoryStorage:
                 self._add(chunk, data, nbytes, place)
 
     def add_encoded(self, chunks: Sequence[EncodedChunk]) -> None:
-        """Store encoded chunks as they are.
-
-        They are checked first, see `EncodedChunk.check`. One with more rows than a sixteenth of the
-        capacity is decoded and split.
-
-        Raises:
-            StoreCorrupt: The bytes of a chunk are damaged, or it holds other fields; nothing was
-                stored.
-            SpecMismatch: A field has another codec; nothing was stored.
-            ValueError: A chunk does not continue its episode, or is larger than the capacity;
-                nothing was stored.
-        """
+        """See `Storage.add_encoded`."""
         fitting = fitting_chunks(chunks, self._max_rows, self._reader, self._writer)
         self._index.check(fitting)
         for chunk in fitting:
@@ -192,12 +177,7 @@ class MemoryStorage:
         return self._segments[record.segment - self._first_segment], record.offset
 
     def encoded(self, position: int) -> EncodedChunk:
-        """The chunk at a position in the bytes in which it is stored, which are not copied.
-
-        Raises:
-            ValueError: No chunk has this position, or it was evicted.
-            StoreCorrupt: The bytes are damaged, or the chunk is left out.
-        """
+        """See `Storage.encoded`."""
         with self._lock:
             check_position(self._index, position)
             record = self._index.record(position)
@@ -384,3 +364,10 @@ def _check_free_memory(spec: Spec, capacity: int | None) -> None:
             f"most the {free / 1e9:.1f} GB of free memory: lower capacity, or use codec zstd or a "
             f"folder"
         )
+
+
+def packed_rows(storage: Storage) -> bytes:
+    """All chunks of a storage, packed: what a saved state has of rows in RAM."""
+    with storage.lock:
+        places = range(storage.index.base, storage.index.base + len(storage.index))
+        return pack_chunks([storage.encoded(place) for place in places])

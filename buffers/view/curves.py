@@ -70,14 +70,7 @@ def curve_names(spec: Spec, texts: Sequence[str] = ()) -> list[str]:
 
 
 def left_out(spec: Spec, texts: Sequence[str] = ()) -> str:
-    """The components that `curve_names` leaves out, as a sentence; empty if there are none.
-
-    Example:
-        >>> wide = Field("observation", "float32", (3, 100), "raw")
-        >>> reward = Field("reward", "float64", (), "raw")
-        >>> print(left_out(Spec((wide, reward), "observation", {})))
-        curves of 16 of 300 components of observation; others by their names, as observation[2,99]
-    """
+    """The components that `curve_names` leaves out, as a sentence; empty if there are none."""
     wide: list[str] = []
     for field in _drawn(spec, texts):
         size = math.prod(field.shape)
@@ -177,11 +170,8 @@ def text_names(sessions: Sequence[Mapping[str, object]], spec: Spec) -> list[str
     # A name is such as observation/mission, whose fields are observation/mission/value and others.
     # What the sessions say is checked.
     recorded = [one["spaces"] for one in sessions if isinstance(one.get("spaces"), Mapping)]
-    found = (
-        [name for kind, space in _mapping(recorded[-1]).items() for name in _texts_in(space, kind)]
-        if recorded
-        else []
-    )
+    newest = mapping_of(recorded[-1]) if recorded else {}
+    found = [name for kind, space in newest.items() for name in _texts_in(space, kind)]
     return [
         name
         for name in found
@@ -195,11 +185,11 @@ def text_names(sessions: Sequence[Mapping[str, object]], spec: Spec) -> list[str
 
 def _texts_in(space: object, name: str) -> Iterator[str]:
     """The names of texts in a space as JSON, outside of sequences and alternatives."""
-    facts = _mapping(space) if name.count("/") < _MOST_DEPTH else {}
-    if facts.get("type") == "Fixed" and _mapping(facts.get("space")).get("type") == "Text":
+    facts = mapping_of(space) if name.count("/") < _MOST_DEPTH else {}
+    if facts.get("type") == "Fixed" and mapping_of(facts.get("space")).get("type") == "Text":
         yield name
     parts = facts.get("spaces")
-    pairs = enumerate(_items(parts)) if isinstance(parts, list) else _mapping(parts).items()
+    pairs = enumerate(_items(parts)) if isinstance(parts, list) else mapping_of(parts).items()
     if facts.get("type") in ("Dict", "Tuple"):
         for key, part in pairs:
             yield from _texts_in(part, f"{name}/{key}")
@@ -284,7 +274,6 @@ def _drawn(spec: Spec, texts: Sequence[str] = ()) -> list[Field]:
 
 
 def _curves_of(field: Field) -> Iterator[_Curve]:
-    """The first curves of a field."""
     parts = ("real", "imag") if field.numpy_dtype.kind == "c" else (None,)
     for component in range(min(_MOST_COMPONENTS, math.prod(field.shape))):
         name = field.name
@@ -296,7 +285,6 @@ def _curves_of(field: Field) -> Iterator[_Curve]:
 
 
 def _curve(fields: Sequence[Field], name: str) -> _Curve:
-    """The curve with a name, of one of the fields."""
     for field in fields:
         if not name.startswith(field.name):
             continue
@@ -386,16 +374,16 @@ def action_names(sessions: Sequence[Mapping[str, object]], spec: Spec) -> list[s
 
 def _names_of(session: Mapping[str, object], shape: tuple[int, ...]) -> list[str] | None:
     """The names of the actions of one run; None if it does not say them for certain."""
-    recipe = _mapping(session.get("recipe"))
-    space = _mapping(_mapping(session.get("spaces")).get("action"))
+    recipe = mapping_of(session.get("recipe"))
+    space = mapping_of(mapping_of(session.get("spaces")).get("action"))
     if session.get("vector_wrappers"):
         return None
     if recipe.get("maker") == "make_vec":
         wrappers = recipe.get("wrappers")
-        kinds = {str(_mapping(each).get("name")) for each in _items(wrappers)}
+        kinds = {str(mapping_of(each).get("name")) for each in _items(wrappers)}
         if not isinstance(wrappers, list) or kinds - _KEEP_ACTIONS:
             return None
-    own = _mapping(recipe.get("env")) or recipe
+    own = mapping_of(recipe.get("env")) or recipe
     if isinstance(own.get("actions"), list):
         found = _items(own["actions"])
         is_short = len(found) <= _MOST_ACTIONS
@@ -415,7 +403,7 @@ def _atari_names(recipe: Mapping[str, object]) -> list[str] | None:
     if recipe.get("maker") == "make_atari":
         game, is_full = recipe.get("game"), recipe.get("full_actions")
     elif recipe.get("maker") == "make_vec" and str(recipe.get("id")).startswith("ALE/"):
-        kwargs = _mapping(recipe.get("kwargs"))
+        kwargs = mapping_of(recipe.get("kwargs"))
         game, is_full = kwargs.get("game"), kwargs.get("full_action_space")
     else:
         return None
@@ -442,7 +430,7 @@ def _ale_names(game: str, *, is_full: bool) -> list[str] | None:
     return [str(action.name) for action in actions]
 
 
-def _mapping(fact: object) -> Mapping[str, object]:
+def mapping_of(fact: object) -> Mapping[str, object]:
     """A fact that is a mapping; empty if it is not, since it is untrusted."""
     return cast("Mapping[str, object]", fact) if isinstance(fact, Mapping) else {}
 

@@ -513,15 +513,11 @@ def _spread(rows: np.ndarray, limit: int) -> np.ndarray:
     some = np.flatnonzero(rows > 0)
     if rows[some].sum() <= limit:
         return some
-    # Numbers whose bits are reversed are spread evenly, however many of them are taken.
-    order = some[np.argsort(_spread_order(len(some)), kind="stable")]
+    # Fractional parts of golden multiples are spread evenly, however many of them are taken.
+    spread = np.arange(len(some)) * ((math.sqrt(5) - 1) / 2) % 1.0
+    order = some[np.argsort(spread, kind="stable")]
     count = int(np.searchsorted(np.cumsum(rows[order]), limit, side="right"))
     return np.sort(order[: max(1, count)])
-
-
-def _spread_order(count: int) -> np.ndarray:
-    """Numbers [count] whose order is spread evenly: of the fractional parts of golden multiples."""
-    return np.arange(count) * ((math.sqrt(5) - 1) / 2) % 1.0
 
 
 def shown(value: object, depth: int = 3) -> object:

@@ -20,6 +20,7 @@ from ..pictures.encode import (
     GIF_FPS,
     LEAST_FPS,
     MOST_FPS,
+    Mp4Writer,
     animation,
     check_fps,
     most_frames,
@@ -28,7 +29,6 @@ from ..pictures.encode import (
 )
 from ..pictures.film_strip import FilmStrip, check_frames, check_scale, scaled
 from ..pictures.image_fields import ImageField, image_field, image_fields
-from ..pictures.mp4 import Mp4Writer
 from ..replay.replay import SequenceReplayBuffer
 from ..storage.disk.publish import publish
 from ..storage.field_locator import RowCopier
@@ -114,11 +114,7 @@ def render(
         raise ValueError(f"episode: expected an id, or {', '.join(RANKS)}, got {episode!r}")
     if fps is not None:
         check_fps(fps)
-    if os.path.lexists(target) and not (overwrite and target.is_file()):
-        raise ValueError(
-            f"out: expected a new file, got {target}, which exists; choose another name"
-            + (", or overwrite it (--overwrite)" if target.is_file() else "")
-        )
+    check_new_file(target, overwrite)
     with _opened(source) as replay:
         storage = replay.storage
         image = image_field(storage.spec, field)
@@ -126,7 +122,7 @@ def render(
             episode = _ranked(storage, episode)
         stored, begin, stop = _part_of(storage, int(episode), rows)
         rate = frame_rate(_session_of(storage, stored)) if fps is None else Fraction(fps)
-        with _new_file(target, overwrite) as part:
+        with new_file(target, "a clip", overwrite) as part:
             clip = write_clip(
                 *(stored, image, part, kind),
                 rows=range(begin, stop),
@@ -340,11 +336,20 @@ def _write_mp4(path: Path, frames: Iterable[np.ndarray], fps: Fraction) -> None:
     video.close()
 
 
+def check_new_file(out: Path, overwrite: bool) -> None:
+    """Refuse a path that is in use, but for a file that is to be overwritten."""
+    if os.path.lexists(out) and not (overwrite and out.is_file()):
+        other = ", or overwrite it (--overwrite)" if out.is_file() else ""
+        raise ValueError(
+            f"out: expected a new file, got {out}, which exists; choose another name{other}"
+        )
+
+
 @contextmanager
-def _new_file(target: Path, overwrite: bool) -> Generator[Path]:
+def new_file(target: Path, doing: str, overwrite: bool) -> Generator[Path]:
     """A path whose file gets the target's name if the block succeeds, else is removed."""
     if not overwrite or not os.path.lexists(target):
-        with publish(target, "a clip", kind="file") as part:
+        with publish(target, doing, kind="file") as part:
             yield part
         return
     with replacing(target) as part:

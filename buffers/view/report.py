@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -19,12 +18,13 @@ from ..base.errors import StoreNotFound
 from ..base.package import __version__
 from ..base.progress import Part, Progress, Status, format_bytes, progress_function
 from ..curation.stored_episode import StoredEpisode
-from ..pictures.encode import block_size, replacing, sprite
+from ..pictures.encode import block_size, sprite
 from ..pictures.image_fields import ImageField
 from ..pictures.markup import Markup, escape, sparkline, table
-from ..storage.disk.publish import check_complete, publish
+from ..storage.disk.publish import check_complete
 from .curves import curve_names, curves
 from .episode_table import RANKS, EpisodeTable
+from .render import check_new_file, new_file
 from .server.answers import Answers, json_bytes
 from .server.query import QueryParameters
 from .server.stores import OpenStore, Stores
@@ -223,7 +223,12 @@ def write_report(
         )
     wanted = _parsed(episodes)
     target = Path(out)
-    _check_new(target, overwrite=overwrite)
+    check_new_file(target, overwrite)
+    if not target.parent.is_dir():
+        raise ValueError(
+            f"out: expected a file in a folder that exists, got {target}; make {target.parent} "
+            f"first"
+        )
     with progress_function(progress, report_status) as tell, ExitStack() as stack:
         for path in paths:
             check_complete(path)
@@ -260,7 +265,8 @@ def write_report(
                 break
             # What stands around the pictures took more than was reckoned with.
             room = max(0, room - (len(data) - max_bytes) - _MARGIN)
-        _write(target, data, overwrite=overwrite)
+        with new_file(target, "a report", overwrite) as part:
+            part.write_bytes(data)
         return ReportFile(
             str(target),
             len(data),
@@ -333,7 +339,6 @@ class _Playable:
 
     @property
     def episode(self) -> StoredEpisode:
-        """The episode."""
         return self.opened.table.episode(self.place)
 
     @property
@@ -563,25 +568,3 @@ def _rows_of(
         return
     for place, row in enumerate(rows.tolist()):
         yield place + 1, episode.read(row, row + 1, names)
-
-
-def _check_new(path: Path, *, overwrite: bool) -> None:
-    if os.path.lexists(path) and not (overwrite and path.is_file()):
-        other = ", or overwrite it (--overwrite)" if path.is_file() else ""
-        raise ValueError(
-            f"out: expected a new file, got {path}, which exists; choose another name{other}"
-        )
-    if not path.parent.is_dir():
-        raise ValueError(
-            f"out: expected a file in a folder that exists, got {path}; make {path.parent} first"
-        )
-
-
-def _write(path: Path, data: bytes, *, overwrite: bool) -> None:
-    """Write a file that gets its name when it is whole."""
-    if not overwrite or not os.path.lexists(path):
-        with publish(path, "a report", kind="file") as part:
-            part.write_bytes(data)
-        return
-    with replacing(path) as part:
-        part.write_bytes(data)

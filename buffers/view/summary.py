@@ -20,6 +20,7 @@ from ..spec.spec import Spec
 from ..storage.disk.folder import ignored_file
 from ..storage.disk.publish import disk_bytes
 from ..storage.disk.storage import DiskStorage
+from .curves import mapping_of
 from .episode_table import EpisodeTable
 
 _HIDDEN_AT_ONE = ("frame_skip", "frame_stack")
@@ -243,7 +244,7 @@ def describe_statistics(numbers: np.ndarray) -> str:
 
 def describe_env(sessions: Sequence[Mapping[str, object]]) -> str:
     """Return the env of the first run that tells one, or else who wrote the rows."""
-    recipes = [_mapping(session.get("recipe")) for session in sessions]
+    recipes = [mapping_of(session.get("recipe")) for session in sessions]
     known = next(filter(_names, recipes), None)
     found = (
         session.get("source", recipe.get("maker"))
@@ -263,13 +264,13 @@ def _newest_run(sessions: Sequence[Mapping[str, object]]) -> Mapping[str, object
 
 def describe_versions(sessions: Sequence[Mapping[str, object]]) -> str:
     """Return the versions of the libraries of the newest run."""
-    versions = _mapping(_newest_run(sessions).get("versions"))
+    versions = mapping_of(_newest_run(sessions).get("versions"))
     return ", ".join(f"{name} {number}" for name, number in versions.items()) or "unknown"
 
 
 def describe_machine(sessions: Sequence[Mapping[str, object]]) -> str:
     """Return the machine of the newest run; empty where a store of an older version has none."""
-    facts = _mapping(_newest_run(sessions).get("machine"))
+    facts = mapping_of(_newest_run(sessions).get("machine"))
     system = " ".join(str(facts[name]) for name in ("system", "machine") if name in facts)
     python = f"python {facts['python']}" if "python" in facts else ""
     return ", ".join(filter(None, [system, str(facts.get("libc", "")).strip("-"), python]))
@@ -326,13 +327,13 @@ def describe_seed(session: Mapping[str, object]) -> str:
 def describe_maker(session: Mapping[str, object]) -> str:
     """Return the policy that played, or the source of a copy, an import or rows of one's own."""
     if "imported_from" in session:
-        return f"import of {Path(str(_mapping(session['imported_from']).get('path'))).name}"
+        return f"import of {Path(str(mapping_of(session['imported_from']).get('path'))).name}"
     if "copied_from" not in session:
         return str(session.get("policy", session.get("source", ""))).removeprefix(
             "stepwell.collectors.policies.policy."
         )
     copied = session["copied_from"]
-    sources = map(_mapping, cast("list[object]", copied) if isinstance(copied, list) else [])
+    sources = map(mapping_of, cast("list[object]", copied) if isinstance(copied, list) else [])
     names = ", ".join(Path(str(source.get("path", "RAM"))).name for source in sources)
     return f"{session.get('command', 'copy')} of {names}"
 
@@ -392,8 +393,3 @@ def _short(key: str, value: object) -> str:
 
 def _short_hash(text: object) -> str:
     return str(text)[:_HASH_LETTERS]
-
-
-def _mapping(fact: object) -> Mapping[str, object]:
-    """Return a fact about a run that is a mapping; empty if it is not, since it is untrusted."""
-    return cast("Mapping[str, object]", fact) if isinstance(fact, Mapping) else {}

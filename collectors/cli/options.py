@@ -12,9 +12,10 @@ from typing import Annotated, Any, get_args, get_type_hints
 import typer
 
 from ...buffers import Codec
-from ...buffers.base.number_text import count_in, number_of_bytes
-from ...buffers.curation.selection import SORT_NAMES, EpisodeSelection
-from ...buffers.curation.selection_text import (
+from ...buffers.base.number_checks import count_in, number_of_bytes
+from ...buffers.curation.selection import (
+    SORT_NAMES,
+    EpisodeSelection,
     format_ids,
     parse_ids,
     parse_metadata,

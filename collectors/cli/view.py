@@ -70,8 +70,7 @@ def view(
     """
     with exit_on_error(debug):
         try:
-            from ...buffers.view.server.app import App
-            from ...buffers.view.server.serving import listen, serve
+            from ...buffers.view.server.app import App, listen, serve
         except ModuleNotFoundError as error:
             if error.name not in ("starlette", "uvicorn", "h11", "anyio"):
                 raise

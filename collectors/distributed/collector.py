@@ -344,7 +344,7 @@ class DistributedCollector:
 
         Errors of `collect` are raised here, too.
         """
-        from ...buffers.replay.join_rollouts import join_rollouts  # collect() does not need it
+        from ...buffers.replay.rollout import join_rollouts  # collect() does not need it
 
         self._check_ready(weights)
         check_whole("steps", steps, 1)

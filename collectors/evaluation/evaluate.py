@@ -13,7 +13,7 @@ from gymnasium.vector import SyncVectorEnv, VectorEnv, VectorWrapper
 
 from ...buffers.base.number_checks import check_whole
 from ...buffers.base.progress import Progress, check_progress
-from ...buffers.pictures.mp4 import load_av
+from ...buffers.pictures.encode import load_av
 from ...wrappers.atari_settings import atari_name
 from ...wrappers.recipe import recipe_of as recipe_of_env
 from ..loop.collector import Collector

@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from zstandard import ZstdCompressor, ZstdDecompressor
 
-from ...buffers.pictures.mp4 import Frame, Mp4Writer
+from ...buffers.pictures.encode import Frame, Mp4Writer
 from ...wrappers.ale_env import emulator_of
 from ...wrappers.recipe import recipe_of
 from ..loop.report import StepReport

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stepwell.buffers.pictures.mp4 import load_av
+from stepwell.buffers.pictures.encode import load_av
 
 needs_av = pytest.mark.skipif(
     importlib.util.find_spec("av") is None, reason="needs PyAV: pip install 'stepwell[video]'"

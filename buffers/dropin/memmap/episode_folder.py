@@ -193,7 +193,6 @@ class EpisodeFolder:
         """Open the current store."""
         while True:
             self._marker = marker
-            self._check_unchanged()
             try:
                 self._replay = self._open_replay()
             except (StoreNotFound, FileNotFoundError):
@@ -207,15 +206,6 @@ class EpisodeFolder:
         self._metas: dict[int, Mapping[str, np.ndarray]] = {}  # by number, of those that are known
         if not self.is_read_only:
             _remove_leftovers(self.path, marker.store)
-
-    def _check_unchanged(self) -> None:
-        """Raise ValueError for stored steps that an earlier version changed in place."""
-        changes = self.path / f"updates-{self._marker.store}"
-        if changes.exists():
-            raise ValueError(
-                f"{changes}: expected no changes of stored steps, got some of `update` of an "
-                f"earlier version of Stepwell; read the folder with that version"
-            )
 
     def _open_replay(self) -> SequenceReplayBuffer:
         path = self.path / f"store-{self._marker.store}"
@@ -369,7 +359,7 @@ def _remove_leftovers(path: Path, store: int) -> None:
     (path / "replay_buffer.json.tmp").unlink(missing_ok=True)
     for each in path.iterdir():
         kind, _, number = each.name.partition("-")
-        if kind in ("store", "updates") and number.isdigit() and int(number) != store:
+        if kind == "store" and number.isdigit() and int(number) != store:
             shutil.rmtree(each)
 
 

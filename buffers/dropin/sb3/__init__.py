@@ -10,14 +10,14 @@ them as ``replay_buffer_class``. In addition `ReplayBuffer.replay` keeps the sam
 """
 
 from .hindsight import HerReplayBuffer
-from .originals import (
+from .replay import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
+from .rollout import DictRolloutBuffer, RolloutBuffer
+from .step_ring import (
     DictReplayBufferSamples,
     DictRolloutBufferSamples,
     ReplayBufferSamples,
     RolloutBufferSamples,
 )
-from .replay import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
-from .rollout import DictRolloutBuffer, RolloutBuffer
 
 __all__ = [
     "DictReplayBuffer",

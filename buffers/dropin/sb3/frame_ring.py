@@ -88,7 +88,7 @@ class FrameRing:
             and now.flags.c_contiguous
             and then.flags.c_contiguous
         ):
-            now, then = self._checked(now), self._checked(then)
+            now, then = (np.ascontiguousarray(each, dtype) for each in (now, then))
         words: np.ndarray = np.ndarray(self._shape_in_words, self._word, now)
         begins = self._begins(words, slot, over)
         if k > 1:
@@ -108,12 +108,6 @@ class FrameRing:
         self._frames[:, slot + 1] = then if k == 1 else then[:, -1]
         self.count = count + 1
         self._is_new = False
-
-    def _checked(self, observation: Any) -> np.ndarray:
-        found = np.ascontiguousarray(observation, self._frames.dtype)
-        if found.shape != self._shape:
-            raise ValueError(f"expected observations {self._shape}, got {found.shape}")
-        return found
 
     def read(self, steps: np.ndarray, envs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Observations ``[B, k, ...]`` before and after steps [B] of envs [B], among the newest."""
@@ -140,11 +134,6 @@ class FrameRing:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._words = self._frames_as_words()
-
-    @property
-    def is_current(self) -> bool:
-        """False of a saved ring of an earlier version, which had other arrays."""
-        return "_is_new" in self.__dict__
 
     def _frames_as_words(self) -> np.ndarray:
         """The same memory [N, slots, words]: words of eight bytes are compared sooner."""

@@ -14,9 +14,8 @@ from gymnasium import spaces
 from ...base.errors import NotEnoughData
 from ...base.number_checks import check_whole
 from ...replay.replay import SequenceReplayBuffer
-from .originals import SB3HerReplayBuffer, registered
 from .replay import DictReplayBuffer
-from .step_ring import observation_shape, random_numbers
+from .step_ring import SB3HerReplayBuffer, observation_shape, random_numbers, registered
 
 if TYPE_CHECKING:
     import torch

@@ -25,25 +25,23 @@ from ...base import native
 from ...base.errors import NotEnoughData
 from ...base.number_checks import check_whole
 from ...replay.replay import SequenceReplayBuffer
-from ...rows.episode import Chunk, End
+from ...rows.episode import End
 from ...sampling.requests import Transitions
 from ...spec.spec import Spec
 from ...storage.disk.folder import folder_path
 from ...storage.disk.storage import DiskStorage
+from ...storage.encoded_chunk import unpack_chunks
+from ...storage.ram import packed_rows
 from ..transition_writer import new_replay
 from .frame_ring import FrameRing
-from .originals import (
+from .step_ring import (
+    BY_CLOCK,
+    MAKER,
     DictReplayBufferSamples,
     ReplayBufferSamples,
     SB3DictReplayBuffer,
     SB3NStepReplayBuffer,
     SB3ReplayBuffer,
-    registered,
-    samples_class,
-)
-from .step_ring import (
-    BY_CLOCK,
-    MAKER,
     StepRing,
     check_kind,
     check_replay,
@@ -51,6 +49,8 @@ from .step_ring import (
     fitted,
     flags,
     random_numbers,
+    registered,
+    samples_class,
 )
 from .transition_blocks import BlockWriter, differing, transition_ids
 
@@ -742,27 +742,11 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
             is_needed = self._ring is not None and self.size()
             state["_stored_in"] = _store_of(replay) if is_needed else ""
         elif replay is not None:
-            state["_rows"] = (
-                replay.capacity,
-                [
-                    (
-                        *(each.id, each.stream, each.first_row),
-                        int(each.end or End.PENDING),  # as they were stored
-                        *(dict(each.fields), dict(each.metadata)),
-                    )
-                    for each in replay.iter_episodes()
-                ],
-            )
+            state["_rows"] = replay.capacity, replay.spec, packed_rows(replay.storage)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Continue with the ring of `__getstate__`; a folder is opened again."""
-        ring = state["_ring"]
-        if ring is not None and not ("_ids" in state and ring.is_current):
-            raise ValueError(
-                "the replay buffer was saved by an earlier version of Stepwell, which kept frames "
-                "in another way, expected one of this version; begin with a new buffer"
-            )
         rows, path, going = state.pop("_rows", None), state.pop("_path", None), state.pop("_open")
         self._resumes = False
         for name, value in state.items():
@@ -774,15 +758,13 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
             self._writer.cut()  # as whatever was open when a folder was closed
             self._before = None
         else:
-            capacity, episodes = rows
-            replay = SequenceReplayBuffer(capacity=capacity)
+            capacity, spec, packed = rows
+            codecs = {field.name: field.codec for field in spec.fields}
+            replay = SequenceReplayBuffer(capacity=capacity, codecs=codecs)
             self._start_replay(None, replay)
             if not self._is_bound:
                 self._bind()
-            for episode, stream, first_row, end, fields, metadata in episodes:
-                place = episode, stream, first_row, End(end)
-                chunk = Chunk(*place, fields, metadata, starts_late=first_row > 0)
-                replay.add([chunk])
+            replay.add_encoded(unpack_chunks(packed, replay.spec))
             self._writer.restore(going)
             if self._ring is not None and (kept := self.size()):
                 # The rows have other ids now; the steps of the ring are the newest of each env.

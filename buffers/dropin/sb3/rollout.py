@@ -12,15 +12,18 @@ from ...base.errors import NotEnoughData
 from ...replay.replay import SequenceReplayBuffer
 from ...rows.episode_buffer import OBSERVED, EpisodeBuffer
 from ...spec.spec import Field, Spec
-from .originals import (
+from .step_ring import (
+    MAKER,
     DictRolloutBufferSamples,
     RolloutBufferSamples,
     SB3DictRolloutBuffer,
     SB3RolloutBuffer,
+    StepRing,
+    check_kind,
+    check_replay,
     registered,
     samples_class,
 )
-from .step_ring import MAKER, StepRing, check_kind, check_replay
 
 if TYPE_CHECKING:
     import torch
@@ -170,7 +173,8 @@ class RolloutBuffer(StepRing, SB3RolloutBuffer):
             self._rows = self._bind(self.replay)
         given, parts = self._parts(obs), self._parts(self.observation_space)
         for key, ring in self._parts(self.observations).items():
-            ring[pos] = _in_columns(parts[key], given[key], n)
+            is_number = isinstance(parts[key], spaces.Discrete)
+            ring[pos] = np.asarray(given[key]).reshape(n, 1) if is_number else given[key]
         self.actions[pos] = action.reshape(n, self.action_dim)
         self.rewards[pos] = reward
         self.episode_starts[pos] = episode_start
@@ -256,8 +260,3 @@ class RolloutBuffer(StepRing, SB3RolloutBuffer):
 @registered
 class DictRolloutBuffer(RolloutBuffer, SB3DictRolloutBuffer):
     """`RolloutBuffer` for observations that are dicts of arrays."""
-
-
-def _in_columns(space: Any, rows: Any, n: int) -> np.ndarray:
-    """Numbers of a Discrete space as [N, 1], other rows as they are."""
-    return np.asarray(rows).reshape(n, 1) if isinstance(space, spaces.Discrete) else rows

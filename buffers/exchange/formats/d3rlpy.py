@@ -306,7 +306,6 @@ class _FileReader(D3rlpyReader):
             raise
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
     def _read_total(self, budget: MemoryBudget) -> int:
@@ -355,7 +354,6 @@ def _leaves(layout: Layout) -> list[str]:
 
 
 def _checked_action(spec: Spec) -> Field:
-    """The one field of the action."""
     if isinstance(spec.action, str):
         field = spec[spec.action]
         kind = field.numpy_dtype.kind

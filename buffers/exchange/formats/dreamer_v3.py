@@ -152,7 +152,6 @@ class _DreamerV3Writer:
         self._chains = _Chains(path, self._options.chunk, json.dumps(facts))
 
     def write(self, episode: Episode) -> None:
-        """Write an episode."""
         rows = {name: self._converted(field, episode) for name, field in self._fields.items()}
         rows["reward"] = self._as_float32("reward", episode.reward)
         flags = np.zeros((3, episode.rows), np.bool_)
@@ -233,7 +232,6 @@ def _is_picture(field: Field) -> bool:
 
 
 def _chunk_dtype(field: Field) -> np.dtype[np.generic]:
-    """The dtype of a field in a chunk."""
     if field.dtype in _WIDE:
         return np.dtype(np.int32)
     return np.dtype(np.float32) if field.dtype == "float64" else field.numpy_dtype
@@ -410,7 +408,6 @@ def _chains_of(folder: Path) -> list[list[_Chunk]]:
 
 
 def _file_name(number: int, chunk: _Chunk) -> str:
-    """The file name of the chunk with this number."""
     time = (_EPOCH + datetime.timedelta(seconds=number)).strftime("%Y%m%dT%H%M%SF%f")
     return f"{time}-{base62(chunk.uuid)}-{base62(chunk.follows)}-{chunk.rows}.npz"
 

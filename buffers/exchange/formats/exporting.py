@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from ...replay.replay import SequenceReplayBuffer
 from ...rows.episode import Episode
 from ...storage.disk.publish import check_unused, disk_bytes, publish
 from ..card import CARD, FormatFacts, check_license, export_card
-from .format import Format, Source, Writer, format_of, parse_options
+from .format import Format, Source, counted, format_of, parse_options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,11 +147,29 @@ def export_episodes(
     )
     if dry_run:
         return replace(report, seconds=time.perf_counter() - began)
-    with progress_function(progress, export_status) as function:
-        finish = partial(_write_card, replay, chosen, format_, license) if card else None
-        job = _Job(format_, writer, function, began, report, finish)
-        report = job.run(_episodes(replay, chosen), replay.path)
-    return replace(report, notes=(*report.notes, *not_ranked))
+    kind, outside = format_.kind, replay.path
+    with (
+        progress_function(progress, export_status) as tell,
+        _with_path(place),
+        publish(place, "an export", kind=kind, outside=outside) as part,
+        contextlib.closing(writer),
+    ):
+        writer.begin(part)
+        for episode in _episodes(replay, chosen):
+            writer.write(episode)
+            report = counted(report, episode, began)
+            if tell is not None:
+                tell(report)
+        writer.finish()
+        if card:
+            told = replace(report, notes=tuple(writer.notes))
+            _write_card(replay, chosen, format_, license, part, told)
+    return replace(
+        report,
+        disk_bytes=disk_bytes(place),
+        seconds=time.perf_counter() - began,
+        notes=(*writer.notes, *not_ranked),
+    )
 
 
 def checked_target(
@@ -177,56 +194,6 @@ def export_status(report: ExportReport) -> Status:
     return episodes_status(report.steps, report.episodes, total, report.seconds)
 
 
-class _Job:
-    """Writes episodes, and counts them; ``finish`` gets the folder and the report at the end."""
-
-    def __init__(
-        self,
-        format_: Format,
-        writer: Writer,
-        progress: Callable[[ExportReport], None] | None,
-        began: float,
-        report: ExportReport,
-        finish: Callable[[Path, ExportReport], None] | None,
-    ) -> None:
-        self._finish = finish
-        self._format = format_
-        self._writer = writer
-        self._progress = progress
-        self._began = began
-        self._report = report
-
-    def run(self, episodes: Iterator[Episode], outside: Path | None) -> ExportReport:
-        """Write all episodes."""
-        target, kind = self._report.path, self._format.kind
-        with _with_path(target), publish(target, "an export", kind=kind, outside=outside) as part:
-            with contextlib.closing(self._writer):
-                self._writer.begin(part)
-                for episode in episodes:
-                    self._writer.write(episode)
-                    self._count(episode)
-                self._writer.finish()
-                if self._finish is not None:
-                    self._finish(part, replace(self._report, notes=tuple(self._writer.notes)))
-        return replace(
-            self._report,
-            disk_bytes=disk_bytes(target),
-            seconds=time.perf_counter() - self._began,
-            notes=tuple(self._writer.notes),
-        )
-
-    def _count(self, episode: Episode) -> None:
-        report = self._report
-        self._report = replace(
-            report,
-            episodes=report.episodes + 1,
-            steps=report.steps + max(0, episode.rows - (episode.first_row == 0)),
-            seconds=time.perf_counter() - self._began,
-        )
-        if self._progress is not None:
-            self._progress(self._report)
-
-
 @contextlib.contextmanager
 def _with_path(target: Path) -> Generator[None]:
     """Add the data set's path to disk errors: libraries write to files without a name."""
@@ -249,10 +216,14 @@ def _write_card(
 ) -> None:
     """Write the card of a data set whose files are in ``part`` for now."""
     own = part / CARD
+    loading = report.loading  # with the data set in the current folder: others have no such path
+    for parent in [*report.path.parents, *report.path.absolute().parents]:
+        if parent.name:
+            loading = loading.replace(f'"{parent}/', '"').replace(f'"{parent}"', '"."')
     facts = FormatFacts(
         format_.name,
         format_.about,
-        _without_folders(report.loading, report.path),
+        loading,
         report.notes,
         own.read_text(encoding="utf-8") if own.exists() else None,
     )
@@ -261,14 +232,6 @@ def _write_card(
         replay.storage, chosen, facts, title=title, license=license
     ).items():
         (part / name).write_bytes(data)
-
-
-def _without_folders(loading: str, path: Path) -> str:
-    """Lines of Python with the data set in the current folder: others have no such path."""
-    for parent in [*path.parents, *path.absolute().parents]:
-        if parent.name:
-            loading = loading.replace(f'"{parent}/', '"').replace(f'"{parent}"', '"."')
-    return loading
 
 
 def _chosen(

@@ -51,13 +51,6 @@ class FileColumn:
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
-def are_equal(rows: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """[T] bool: two rows have the same values; NaN equals NaN."""
-    same = (rows == others) | ((rows != rows) & (others != others))
-    found: np.ndarray = same.all(axis=tuple(range(1, same.ndim)))
-    return found
-
-
 def as_values(rows: np.ndarray, dtype: np.dtype[Any], where: str) -> np.ndarray:
     """Numbers in the dtype that a file declares for them, exactly."""
     with np.errstate(all="ignore"):

@@ -15,10 +15,9 @@ from ...base.optional_libraries import load_library
 from ...base.untrusted_files import GivenFiles, MemoryBudget
 from ...base.untrusted_json import parse
 from ...rows.episode import End
-from ...rows.step_columns import has_final_row, inferred_spec
+from ...rows.step_columns import are_equal, has_final_row, inferred_spec
 from ...spec.spec import Spec
 from .episode_reader import NO_STREAMS, EpisodeReader, FoundEpisode
-from .file_columns import are_equal
 from .format import Format, Reader
 from .hdf5_columns import (
     datasets_of,

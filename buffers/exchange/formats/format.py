@@ -6,10 +6,11 @@ import difflib
 import importlib
 import inspect
 import json
+import time
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import (
     Any,
@@ -17,6 +18,7 @@ from typing import (
     Final,
     NamedTuple,
     Protocol,
+    TypeVar,
     Union,
     get_args,
     get_origin,
@@ -28,6 +30,7 @@ from ...rows.episode import Episode
 from ...spec.spec import Spec
 from ...storage.disk.publish import Kind
 
+ReportT = TypeVar("ReportT", bound=Any)
 _FORMATS: Final = {
     "minari": "minari:MinariFormat",
     "d3rlpy": "d3rlpy:D3rlpyFormat",
@@ -249,6 +252,16 @@ def stack_notes(spec: Spec, cure: str, names: Mapping[str, str] | None = None) -
         for field in spec.fields
         if field.stack > 1
     ]
+
+
+def counted(report: ReportT, episode: Episode, began: float) -> ReportT:
+    """The report of an export or import with an episode more, and the time since it began."""
+    return replace(
+        report,
+        episodes=report.episodes + 1,
+        steps=report.steps + max(0, episode.rows - (episode.first_row == 0)),
+        seconds=time.perf_counter() - began,
+    )
 
 
 def parse_options(options: type[Any], given: Mapping[str, object], owner: str) -> Any:

@@ -7,7 +7,7 @@ import datetime
 import os
 import time
 import traceback
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -25,7 +25,7 @@ from ...curation.episode_writer import EpisodeWriter, check_new
 from ...replay.replay import SequenceReplayBuffer
 from ...rows.episode import Episode
 from ...spec.spec import Spec
-from .format import Format, Reader, format_of, parse_options
+from .format import Format, Reader, counted, format_of, parse_options
 
 _OWN: Final = Path(__file__).parents[2]  # the folder "buffers"
 
@@ -145,7 +145,7 @@ def import_episodes(
         rows = [field.row_bytes * field.stack for field in opened.spec.fields]
         # An episode has two rows at least: that of the reset, and that of a step.
         files.budget(place).take(2 * sum(rows))
-    with contextlib.closing(opened) as reader:
+    with contextlib.closing(opened) as reader, contextlib.ExitStack() as stack:
         report = ImportReport(
             format=format_.name,
             source=place,
@@ -153,12 +153,35 @@ def import_episodes(
             source_steps=reader.steps,
             fields=tuple(map(str, reader.spec.fields)),
         )
-        with progress_function(progress, import_status) as function:
-            job = _Job(reader, began, report, function)
-            if dry_run:
-                return job.dry_run()
-            with replay.filled_at_once("an import") as written:
-                report = job.run(written, facts or {}, is_kept=replay.path is None)
+        tell = stack.enter_context(progress_function(progress, import_status))
+        into = None if dry_run else stack.enter_context(replay.filled_at_once("an import"))
+        writer: EpisodeWriter | None = None
+        try:
+            for episode in _checked(reader, report):
+                if into is not None and writer is None:  # the first is valid: make the store now
+                    _bind(into, reader, report, facts or {})
+                    writer = EpisodeWriter(into)
+                if writer is not None:
+                    writer.add_episode(episode)
+                report = counted(report, episode, began)
+                if tell is not None:
+                    tell(report)
+            if writer is not None:
+                writer.flush()
+            elif into is not None:
+                raise ValueError(f"{place}: expected at least one episode, got none")
+        except BaseException as error:
+            if writer is not None and replay.path is None:
+                error.add_note(f"kept: {writer.episodes:,} episodes, {writer.steps:,} steps")
+            raise
+        report = replace(report, notes=tuple(reader.notes))
+        if writer is not None and into is not None:
+            report = replace(
+                report,
+                raw_bytes=writer.raw_bytes,
+                stored_bytes=into.total_bytes,
+                digest=writer.digest,
+            )
     return replace(report, seconds=time.perf_counter() - began)
 
 
@@ -168,92 +191,38 @@ def import_status(report: ImportReport) -> Status:
     return episodes_status(report.steps, report.episodes, total, report.seconds)
 
 
-class _Job:
-    """Reads, writes and counts episodes."""
+def _checked(reader: Reader, report: ImportReport) -> Iterator[Episode]:
+    episodes = iter(reader)
+    while True:
+        with _damage_as_value_error(report.format, report.source):
+            episode = next(episodes, None)
+        if episode is None:
+            return
+        if not episode.rows:
+            raise ValueError(
+                f"{report.source}: expected episodes of one row or more, got none in episode "
+                f"{episode.id}"
+            )
+        yield episode
 
-    def __init__(
-        self,
-        reader: Reader,
-        began: float,
-        report: ImportReport,
-        progress: Callable[[ImportReport], None] | None,
-    ) -> None:
-        self._reader = reader
-        self._began = began
-        self._report = report
-        self._progress = progress
 
-    def dry_run(self) -> ImportReport:
-        """Read and check all episodes without storing them."""
-        for episode in self._checked():
-            self._count(episode)
-        return replace(self._report, notes=tuple(self._reader.notes))
-
-    def run(
-        self, replay: SequenceReplayBuffer, facts: Mapping[str, object], *, is_kept: bool
-    ) -> ImportReport:
-        """Store all episodes."""
-        writer: EpisodeWriter | None = None
-        try:
-            for episode in self._checked():
-                if writer is None:  # the first one is valid: create the store now
-                    self._bind(replay, facts)
-                    writer = EpisodeWriter(replay)
-                writer.add_episode(episode)
-                self._count(episode)
-            if writer is None:
-                raise ValueError(f"{self._report.source}: expected at least one episode, got none")
-            writer.flush()
-        except BaseException as error:
-            if writer is not None and is_kept:
-                error.add_note(f"kept: {writer.episodes:,} episodes, {writer.steps:,} steps")
-            raise
-        return replace(
-            self._report,
-            raw_bytes=writer.raw_bytes,
-            stored_bytes=replay.total_bytes,
-            digest=writer.digest,
-            notes=tuple(self._reader.notes),
-        )
-
-    def _checked(self) -> Iterator[Episode]:
-        episodes = iter(self._reader)
-        while True:
-            with _damage_as_value_error(self._report.format, self._report.source):
-                episode = next(episodes, None)
-            if episode is None:
-                return
-            if not episode.rows:
-                raise ValueError(
-                    f"{self._report.source}: expected episodes of one row or more, got none in "
-                    f"episode {episode.id}"
-                )
-            yield episode
-
-    def _count(self, episode: Episode) -> None:
-        report = self._report
-        self._report = replace(
-            report,
-            episodes=report.episodes + 1,
-            steps=report.steps + max(0, episode.rows - (episode.first_row == 0)),
-            seconds=time.perf_counter() - self._began,
-        )
-        if self._progress is not None:
-            self._progress(self._report)
-
-    def _bind(self, replay: SequenceReplayBuffer, facts: Mapping[str, object]) -> None:
-        """Bind the replay to the Spec, with the sessions of the original store."""
-        sessions: Sequence[Mapping[str, object]] = self._reader.sessions
-        now: dict[str, object] = {
-            **({} if sessions else {"recipe": {"source": self._report.format}}),
-            "imported_from": {"format": self._report.format, "path": str(self._report.source)},
-            **facts,
-            "began": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        }
-        first, *others = [*sessions, now]
-        replay.bind(self._reader.spec, first)
-        for session in others:
-            replay.storage.append_session(session)
+def _bind(
+    replay: SequenceReplayBuffer,
+    reader: Reader,
+    report: ImportReport,
+    facts: Mapping[str, object],
+) -> None:
+    """Bind the replay to the Spec, with the sessions of the original store."""
+    now: dict[str, object] = {
+        **({} if reader.sessions else {"recipe": {"source": report.format}}),
+        "imported_from": {"format": report.format, "path": str(report.source)},
+        **facts,
+        "began": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+    first, *others = [*reader.sessions, now]
+    replay.bind(reader.spec, first)
+    for session in others:
+        replay.storage.append_session(session)
 
 
 @contextlib.contextmanager

@@ -252,7 +252,6 @@ def _feature_names(spec: Spec) -> dict[str, str]:
 
 
 def _column_of(field: Field, name: str) -> FileColumn:
-    """The column of a field."""
     if field.name == "reward":
         return FileColumn(name, "float32")
     if 0 in field.shape:

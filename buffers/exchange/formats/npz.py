@@ -160,7 +160,6 @@ class _NpzReader(EpisodeReader):
 
 
 def _arrays_of(given: GivenFiles, file: Path, budget: MemoryBudget) -> dict[str, np.ndarray]:
-    """All arrays of a file."""
     arrays = given.read_arrays(file, budget)
     missing = [name for name in _NEEDED if name not in arrays]
     if missing:

@@ -14,12 +14,11 @@ import numpy as np
 
 from ...base.untrusted_files import GivenFiles, in_order, is_next
 from ...rows.episode import End, Episode
-from ...rows.step_columns import has_final_row, inferred_spec, split
+from ...rows.step_columns import are_equal, has_final_row, inferred_spec, split
 from ...spec.spec import Spec, kind_of
 from .episode_reader import NO_METADATA, EpisodeReader, FoundEpisode, end_of
 from .file_columns import (
     FileColumn,
-    are_equal,
     as_flags,
     as_rewards,
     check_classes,
@@ -571,7 +570,8 @@ class ParquetReader(EpisodeReader):
         found: dict[str, str] = {}
         for field in fields(self._options):
             wanted = getattr(self._options, field.name)
-            matches = [name for name in columns if _has_role(name, wanted)]
+            begins = f"{wanted}/", f"{wanted}."
+            matches = [name for name in columns if name == wanted or name.startswith(begins)]
             if not matches and field.name not in self._optional:
                 self._refuse_column(field.name, wanted, columns, file)
             for name in matches:
@@ -663,7 +663,6 @@ def _fields_of(rows: _Rows) -> _Rows:
 
 
 def _step_spec(columns: _Rows, where: str) -> Spec:
-    """The Spec of columns with a row for each step."""
     sample = {
         name: np.concatenate([rows[:1], rows[:1]]) if has_final_row(name) else rows[:1]
         for name, rows in columns.items()
@@ -737,8 +736,3 @@ def _label(file: Path, path: Path, options: ParquetImport) -> str:
             f"names the key)"
         )
     return "/".join(named)
-
-
-def _has_role(name: str, wanted: str) -> bool:
-    """True if a column is meant by a name in the options."""
-    return name == wanted or name.startswith((f"{wanted}/", f"{wanted}."))

@@ -250,7 +250,11 @@ def array_rows(array: Any, name: str, budget: MemoryBudget) -> tuple[np.ndarray,
         files = array.field("bytes") if _is_picture(array.type) else array
         if files.null_count:
             raise ValueError(f"column {name!r}: expected pictures as bytes in it, got paths only")
-        return _pictures(listed(files, budget), name, budget)
+        listed_files = listed(files, budget)
+        try:
+            return decoded_rows(listed_files, budget=budget), any(map(is_lossy, listed_files))
+        except ValueError as error:
+            raise ValueError(f"column {name!r}, {error}") from error
     shape: list[int] = []
     while "list" in str(array.type).partition("<")[0]:
         if array.null_count:
@@ -298,15 +302,7 @@ def has_value(array: Any) -> np.ndarray:
     return found
 
 
-def _pictures(files: list[bytes], name: str, budget: MemoryBudget) -> tuple[np.ndarray, bool]:
-    try:
-        return decoded_rows(files, budget=budget), any(map(is_lossy, files))
-    except ValueError as error:
-        raise ValueError(f"column {name!r}, {error}") from error
-
-
 def _common_length(lengths: np.ndarray, name: str) -> int:
-    """The length of all lists."""
     if len(lengths) and (lengths != lengths[0]).any():
         other = lengths[lengths != lengths[0]][0]
         raise ValueError(

@@ -427,14 +427,6 @@ def features_json(features: Iterable[FileColumn]) -> dict[str, Any]:
     return _node(tree)
 
 
-def read_features(node: Mapping[str, Any]) -> tuple[dict[str, FileColumn], list[str]]:
-    """The features in ``features.json`` by path, and the unsupported ones."""
-    found: dict[str, FileColumn] = {}
-    unknown: list[str] = []
-    _read(node, "", found, unknown)
-    return found, unknown
-
-
 def _node(tree: FileColumn | Mapping[str, Any], name: str = "") -> dict[str, Any]:
     if isinstance(tree, FileColumn):
         return _feature_json(tree)
@@ -448,6 +440,7 @@ def _node(tree: FileColumn | Mapping[str, Any], name: str = "") -> dict[str, Any
 def _read(
     node: Mapping[str, Any], name: str, found: dict[str, FileColumn], unknown: list[str]
 ) -> None:
+    """Add the features in ``features.json`` by path, and the unsupported ones."""
     if "featuresDict" in node:
         for key, part in node["featuresDict"]["features"].items():
             _read(part, f"{name}/{key}" if name else key, found, unknown)
@@ -479,7 +472,6 @@ def _read(
 
 
 def _bytes(value: Value | None) -> list[bytes]:
-    """A list of bytes."""
     if value is None or not isinstance(value, list):
         if value is not None and len(value):
             raise ValueError("expected bytes, got numbers")
@@ -540,7 +532,9 @@ class _RldsReader(EpisodeReader):
         self._given = given
         self._path = path = given.path
         self._files, self.episodes = _files(given, info, options.split)
-        found, unknown = read_features(info["features"])
+        found: dict[str, FileColumn] = {}  # by path
+        unknown: list[str] = []
+        _read(info["features"], "", found, unknown)
         # As Stepwell writes it, an episode's metadata say all that its steps do not.
         self._is_own = {feature.name for feature in _EPISODE_FEATURES.values()} <= set(found)
         super().__init__(*([] if self._is_own else [NO_STREAMS]))
@@ -552,7 +546,9 @@ class _RldsReader(EpisodeReader):
         for name, feature in found.items():
             is_more = name.startswith(_STEPS) and not _is_part(name) and -1 not in feature.shape
             if is_more and feature.encoding != "text" and not self._is_known(name):
-                self._features.setdefault(_more_name(name), feature)
+                more = name.removeprefix(_STEPS)
+                kind = "extra" if more == "discount" else "info"
+                self._features.setdefault(f"{kind}/{more}", feature)
         self._texts = {
             name.removeprefix(_STEPS): feature
             for name, feature in found.items()
@@ -698,12 +694,6 @@ class _RldsReader(EpisodeReader):
 def _is_part(name: str) -> bool:
     """True for a feature of steps that RLDS defines, or Stepwell writes."""
     return name.startswith(_STEPS) and kind_of(name.removeprefix(_STEPS)) in _PARTS + _FLAGS
-
-
-def _more_name(name: str) -> str:
-    """The field of another feature of steps: ``extra/discount``, or ``info/`` and its name."""
-    name = name.removeprefix(_STEPS)
-    return f"{'extra' if name == 'discount' else 'info'}/{name}"
 
 
 def _is_short(feature: FileColumn) -> bool:

@@ -32,12 +32,7 @@ _SPARE_BYTES = 64 << 20
 
 
 def repository_name(place: str) -> str | None:
-    """The name of a repository that a place on the Hub has; None for another URL.
-
-    Example:
-        >>> repository_name("hf://user/pong"), repository_name("s3://bucket/pong")
-        ('user/pong', None)
-    """
+    """The name of a repository that a place on the Hub has; None for another URL."""
     if not isinstance(place, str | os.PathLike):
         raise TypeError(
             f"expected the name of a data set's repository, such as user/pong, or a URL, got "

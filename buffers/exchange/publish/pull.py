@@ -220,7 +220,6 @@ class _Download:
         self._bytes = listing.nbytes - sum(file.size for file in missing)
 
     def run(self) -> None:
-        """Fetch all."""
         self._tell(0)
         large = [file for file in self._missing if file.size > _LARGE_BYTES]
         small = [file for file in self._missing if file.size <= _LARGE_BYTES]

@@ -369,7 +369,6 @@ class Uploader:
             raise _EvictedError from error
 
     def _send(self, manifest: Manifest, number: int) -> None:
-        """Send a segment."""
         files, path = self._folder.files, segment_path(self._folder.path, number)
         with self._reading(number):
             loaded = load(files, self._folder.path, manifest, number)

@@ -49,7 +49,8 @@ def is_on_policy(model: Any, wanted_for: str) -> bool:
             f"{wanted_for}: expected a model without a recurrent state, got "
             f"{type(model).__name__}; train one with a recurrent policy by its own learn()"
         )
-    if any(_takes_masks(part.predict) for part in (model, model.policy)):
+    predicts = model.predict, model.policy.predict
+    if any("action_masks" in inspect.signature(each).parameters for each in predicts):
         raise TypeError(
             f"{wanted_for}: expected a model that chooses from all actions, got "
             f"{type(model).__name__}, which needs a mask of the valid ones at each step; train it "
@@ -57,10 +58,6 @@ def is_on_policy(model: Any, wanted_for: str) -> bool:
             f"mask and calls its predict(observation, action_masks=mask)"
         )
     return isinstance(model, on_policy)
-
-
-def _takes_masks(predict: Any) -> bool:
-    return "action_masks" in inspect.signature(predict).parameters
 
 
 def check_on_policy(model: Any, wanted_for: str) -> None:

@@ -168,11 +168,7 @@ class SB3Explorer:
         return {"generator": self._rng.bit_generator.state}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state of `state_dict`, after `begin`.
-
-        Raises:
-            ValueError: It is no such state.
-        """
+        """Continue from a state of `state_dict`, after `begin`."""
         load_generator(self._rng, state.get("generator"))
 
     def __call__(self, observation: Any, is_first: np.ndarray, /) -> np.ndarray:
@@ -181,7 +177,8 @@ class SB3Explorer:
         seen = self._observations.fit(observation, 1)
         if self._is_deterministic:
             return self._chosen(seen, deterministic=True)
-        if model.num_timesteps < model.learning_starts and not self._is_warm:
+        is_warm = model.use_sde and model.use_sde_at_warmup  # noise of states from the beginning
+        if model.num_timesteps < model.learning_starts and not is_warm:
             return self._bounded(self._uniform(n), is_first)
         if not hasattr(model, "exploration_rate"):
             if model.use_sde:
@@ -192,11 +189,6 @@ class SB3Explorer:
         if is_random.all():
             return random
         return np.where(is_random, random, self._chosen(seen, deterministic=True))
-
-    @property
-    def _is_warm(self) -> bool:
-        """True if state-dependent noise explores from the beginning."""
-        return bool(self._model.use_sde and self._model.use_sde_at_warmup)
 
     def _chosen(self, seen: Any, *, deterministic: bool) -> np.ndarray:
         """The network's action, within the bounds of the action space."""

@@ -75,12 +75,7 @@ class _Drawn(NamedTuple):
 
 
 class TianshouReplay:
-    """A replay with the methods of a Tianshou buffer; made by `as_tianshou_replay`.
-
-    Args:
-        replay: The replay.
-        request: The form of the batches.
-    """
+    """A replay with the methods of a Tianshou buffer; made by `as_tianshou_replay`."""
 
     def __reduce__(self) -> NoReturn:
         not_copied(
@@ -134,11 +129,7 @@ class TianshouReplay:
         return self[indices], indices
 
     def sample_indices(self, batch_size: int | None) -> np.ndarray:
-        """Draw steps, which indices refer to from now on.
-
-        Args:
-            batch_size: Number of steps, B >= 1.
-        """
+        """Draw steps, which indices refer to from now on."""
         if not is_whole(batch_size) or batch_size < 1:
             raise ValueError(
                 f"batch_size: expected a whole number >= 1, got {batch_size}; for all steps at "

@@ -17,16 +17,16 @@ from ...sampling.requests import Draw, Hindsight, Sequences, Transitions
 from ...sampling.tensors import load_torch
 from ...spec.spec import Spec, as_array
 from ...storage.checkpoint import pack, unpack
-from ...storage.encoded_chunk import pack_chunks, unpack_chunks
-from ...storage.ram import MemoryStorage
+from ...storage.encoded_chunk import unpack_chunks
+from ...storage.ram import MemoryStorage, packed_rows
 from .batches import (
     Keyed,
     as_tensordict,
     load_tensordict,
     sequence_columns,
+    streams_of,
     to_tensordict,
 )
-from .from_torchrl import streams_of
 
 _STATE = "stepwell"
 _DRAWS = "as_torchrl_replay(replay, draw=, slice_len=, n_step=, batch_size=)"
@@ -111,16 +111,7 @@ def as_torchrl_replay(
 
 
 class TorchRLReplay:
-    """A replay that draws and stores TensorDicts; made by `as_torchrl_replay`.
-
-    Args:
-        replay: The replay to draw from and write into.
-        request: The form of the batches.
-        batch_size: Rows of a batch, where `sample` gets no number.
-        one_hot: Number of actions, for one-hot ones.
-        device: Torch device of the tensors.
-        priority_key: Key of the TD errors that the loss writes.
-    """
+    """A replay that draws and stores TensorDicts; made by `as_torchrl_replay`."""
 
     def __reduce__(self) -> NoReturn:
         not_copied(
@@ -274,14 +265,12 @@ class TorchRLReplay:
         state: dict[str, Any] = {"replay": replay.state_dict(), "rows": None}
         if replay.is_bound and replay.path is None and isinstance(replay.storage, MemoryStorage):
             with replay.storage.lock:
-                index, spec = replay.storage.index, replay.spec
-                places = range(index.base, index.base + len(index))
-                packed = pack_chunks([replay.storage.encoded(place) for place in places])
+                index = replay.storage.index
                 state["rows"] = {
-                    "spec": spec.to_json(),
+                    "spec": replay.spec.to_json(),
                     "session": dict(replay.sessions[-1]) if replay.sessions else {},
                     "first": int(index.records["row_id"][0]) if len(index) else 0,
-                    "chunks": np.frombuffer(packed, np.uint8),
+                    "chunks": np.frombuffer(packed_rows(replay.storage), np.uint8),
                 }
         whole = np.frombuffer(bytearray(pack(state)), np.uint8)
         return {_STATE: load_torch("state_dict").from_numpy(whole)}

@@ -181,19 +181,8 @@ class LoadedSegment(NamedTuple):
 def load(
     files: Files, folder: Path, manifest: Manifest, number: int, *, keep_rest: bool = False
 ) -> LoadedSegment:
-    """Read header and slots of a live segment.
-
-    Args:
-        files: The system calls.
-        folder: The store's folder.
-        manifest: The store's manifest.
-        number: Number of the segment.
-        keep_rest: Return the valid slots of a file of another length, or with lost slots.
-
-    Raises:
-        StoreCorrupt: The file is missing, too short or too long, another one, damaged, or has
-            values that no writer can have written.
-    """
+    """Read header and slots of a live segment."""
+    # `keep_rest` gives the valid slots of a file of another length, or with lost slots.
     sealed = {entry.number: entry for entry in manifest.sealed}.get(number)
     path = segment_path(folder, number)
     with open_segment(files, path) as file:

@@ -295,19 +295,7 @@ class DiskStorage:
         self._require_appender().add(chunks)
 
     def add_encoded(self, chunks: Sequence[EncodedChunk]) -> None:
-        """Store encoded chunks as they are; when it returns they are durable, as after `add`.
-
-        They are checked first, see `EncodedChunk.check`. One with more rows than a sixteenth of the
-        capacity is decoded and split.
-
-        Raises:
-            StoreCorrupt: The bytes of a chunk are damaged, or it holds other fields; nothing was
-                stored.
-            SpecMismatch: A field has another codec; nothing was stored.
-            ValueError: A chunk does not continue its episode, is larger than the capacity, or has a
-                stream below -2^32 or above 2^32; nothing was stored.
-            StoreFailed: The disk is full or failed, now or before; open the store again.
-        """
+        """See `Storage.add_encoded`; the errors of `add` are those of this, too."""
         self._require_appender().add_encoded(chunks)
 
     def continue_episodes(self) -> None:
@@ -320,22 +308,13 @@ class DiskStorage:
             index.continue_episodes()
 
     def payload(self, position: int) -> tuple[Buffer, int]:
-        """The memory that holds the chunk at a position, and the chunk's offset in it.
-
-        Raises:
-            StoreCorrupt: The bytes are damaged.
-        """
+        """See `Storage.payload`."""
         memory, segment, record = self._find(position)
         segment.prove(memory, position, record)
         return memory, record.offset
 
     def encoded(self, position: int) -> EncodedChunk:
-        """The chunk at a position in the bytes in which it is stored, which are not copied.
-
-        Raises:
-            ValueError: No chunk has this position, or it was evicted.
-            StoreCorrupt: The bytes are damaged, or the chunk is left out.
-        """
+        """See `Storage.encoded`."""
         with self._lock:
             self._check_open()
             check_position(self.index, position)
@@ -343,11 +322,7 @@ class DiskStorage:
             return segment.encoded(memory, position, record)
 
     def metadata(self, position: int) -> Mapping[str, object]:
-        """JSON-able facts about the episode of the chunk at a position; its rows are not read.
-
-        Raises:
-            StoreCorrupt: The bytes are damaged.
-        """
+        """See `Storage.metadata`; the rows of the chunk are not read."""
         memory, segment, record = self._find(position)
         return segment.metadata(memory, position, record)
 

@@ -13,8 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from ...curation.selection import EpisodeSelection, number_of
-from ...curation.selection_text import format_ids
+from ...curation.selection import EpisodeSelection, format_ids, number_of
 from ...curation.stored_episode import StoredEpisode
 from ...pictures.encode import block_size, sprite, webp
 from ...rows.episode import End
@@ -22,8 +21,7 @@ from ..curves import curve_names, curves, values_at
 from ..episode_table import EpisodeTable, end_word, shown
 from ..histograms import action_counts, course, histogram
 from ..render import film_strip
-from .clips import MOST_FRAMES, MOST_PIXELS, MOST_SCALE, ClipRequest
-from .export import ExportRequest, Exports
+from .export import MOST_FRAMES, MOST_PIXELS, MOST_SCALE, ClipRequest, ExportRequest, Exports
 from .query import (
     FILTER_WORDS,
     BadRequest,
@@ -359,7 +357,6 @@ def _select(store: ServedStore, opened: OpenStore, selection: EpisodeSelection) 
 
 
 def _place(opened: OpenStore, episode_id: int, words: QueryParameters) -> int:
-    """The place of an episode in the table."""
     row = words.whole("first_row", -1, 0, _MOST_ROW)
     try:
         return opened.table.find(episode_id, None if row < 0 else row)

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import parse_qsl
 
-from ...curation.selection import EpisodeSelection
-from ...curation.selection_text import parse_selection
+from ...curation.selection import EpisodeSelection, parse_selection
 
 FILTER_WORDS = (
     *("min_return", "max_return", "min_steps", "max_steps", "ended", "ids", "where"),

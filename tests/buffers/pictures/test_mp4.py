@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stepwell.buffers.pictures import mp4
-from stepwell.buffers.pictures.mp4 import Mp4Writer, load_av
+from stepwell.buffers.pictures import encode
+from stepwell.buffers.pictures.encode import Mp4Writer, load_av
 from support.mp4_files import needs_av, read, scene
 
 
@@ -143,7 +143,7 @@ def test_an_old_pyav_whose_colours_differ_is_refused(monkeypatch: pytest.MonkeyP
 @needs_av
 def test_the_same_frames_are_the_same_file(monkeypatch: pytest.MonkeyPatch) -> None:
     # Without scene cuts, most files of noise differ where x264 may use AVX-512.
-    monkeypatch.setitem(mp4._QUALITY, "sc_threshold", "0")
+    monkeypatch.setitem(encode._QUALITY, "sc_threshold", "0")
     rng = np.random.default_rng(0)
     frames = rng.integers(0, 256, (12, 96, 96, 3), np.uint8)
     seen = set()

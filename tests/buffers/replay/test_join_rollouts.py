@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import stepwell as sw
 from stepwell.buffers import Bootstrap, Rollout
-from stepwell.buffers.replay.join_rollouts import join_rollouts
+from stepwell.buffers.replay.rollout import join_rollouts
 from support.envs.fakes import TraceEnv
 from support.models.rollout_model import (
     CountingRule,

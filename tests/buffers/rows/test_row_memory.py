@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepwell.buffers import Chunk, EpisodeBuffer, Field, MemoryStorage, Spec
-from stepwell.buffers.base.buffer_pool import SpareMemory
 from stepwell.buffers.rows import row_memory as memories
 from stepwell.buffers.rows.episode_buffer import OBSERVED
+from stepwell.buffers.rows.row_memory import SpareMemory
 from stepwell.buffers.storage import ram as module
 from support.examples import examples
 

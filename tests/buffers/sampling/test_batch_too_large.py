@@ -11,7 +11,7 @@ import gymnasium as gym
 import pytest
 
 import stepwell as sw
-from stepwell.buffers.base.buffer_pool import SpareMemory
+from stepwell.buffers.rows.row_memory import SpareMemory
 
 MANY = 10**12
 

@@ -25,7 +25,7 @@ pytest.importorskip("uvicorn")
 import uvicorn
 from uvicorn.server import ServerState
 
-from stepwell.buffers.view.server import serving
+from stepwell.buffers.view.server import app
 from stepwell.collectors.cli import view as command
 from support.command_line import CommandLine
 from support.served import Played, write_store
@@ -143,7 +143,7 @@ def test_connections_that_say_nothing_are_closed(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Slowloris: a connection must complete a request in time, whatever it sends meanwhile."""
-    monkeypatch.setattr(serving, "_REQUEST_SECONDS", 0.1)
+    monkeypatch.setattr(app, "_REQUEST_SECONDS", 0.1)
 
     class Transport(asyncio.Transport):
         is_closed = False
@@ -162,10 +162,10 @@ def test_connections_that_say_nothing_are_closed(
         await send({"type": "http.response.body", "body": b""})
 
     async def closed(parts: Sequence[bytes], pause: float) -> list[bool]:
-        config = uvicorn.Config(answer, log_config=None, http=serving._Protocol)
+        config = uvicorn.Config(answer, log_config=None, http=app._Protocol)
         config.load()
         state = ServerState()
-        protocol = serving._Protocol(config, state, {}, asyncio.get_running_loop())
+        protocol = app._Protocol(config, state, {}, asyncio.get_running_loop())
         transport = Transport({"peername": ("127.0.0.1", 1), "sockname": ("127.0.0.1", 2)})
         protocol.connection_made(transport)
         found = []
@@ -252,7 +252,7 @@ def test_the_browser_gets_a_code_instead_of_the_token(
     opened: list[str] = []
     monkeypatch.setenv("DISPLAY", ":0")
     monkeypatch.setattr(webbrowser, "open", opened.append)
-    monkeypatch.setattr(serving, "serve", lambda app, listening, tell: tell())
+    monkeypatch.setattr(app, "serve", lambda served, listening, tell: tell())
     assert command.view.__name__ == "view"
     command.view([store])
     stop = time.monotonic() + SECONDS

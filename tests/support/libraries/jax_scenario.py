@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 import stepwell as sw
-from stepwell.buffers.base import jax_pytrees
+from stepwell.buffers.base import optional_libraries
 from stepwell.buffers.libraries import jax_learners
 from stepwell.buffers.libraries.jax_learners import to_jax
 from support.envs.logged_envs import Play
@@ -186,7 +186,7 @@ def check_each_way_to_a_batch_tells_jax() -> None:
     ]
     for way in ways:
 
-        @jax_pytrees.pytree
+        @optional_libraries.pytree
         @dataclass
         class Noted:
             reward: Any
@@ -197,13 +197,13 @@ def check_each_way_to_a_batch_tells_jax() -> None:
 
 
 def check_a_program_may_register_a_batch_itself() -> None:
-    @jax_pytrees.pytree
+    @optional_libraries.pytree
     @dataclass
     class Own:
         reward: Any
 
     jax.tree_util.register_dataclass(Own, ["reward"], [])
-    jax_pytrees.tell_jax()
+    optional_libraries.tell_jax()
     assert jax.tree.map(lambda leaf: leaf + 1, Own(1)) == Own(2)
 
 

@@ -408,7 +408,11 @@ def _attributes(facts: Mapping[str, Any], parent: str = "") -> dict[str, Any]:
             found[f"{parent}{key}"] = str(value)
         elif value is not None:
             found[f"{parent}{key}"] = value
-    return {key: value for key, value in found.items() if not _is_too_much(value)}
+    return {  # without texts that HDF5 cannot store as an attribute
+        key: value
+        for key, value in found.items()
+        if not (isinstance(value, str) and (len(value) > _ATTRIBUTE_TEXT or "\0" in value))
+    }
 
 
 def _list_attribute(value: list[Any]) -> Any:
@@ -422,11 +426,6 @@ def _list_attribute(value: list[Any]) -> Any:
         if array.dtype.kind in "bif" and array.nbytes < _ATTRIBUTE_TEXT:
             return array
     return json.dumps(value)
-
-
-def _is_too_much(value: object) -> bool:
-    """True for a text that HDF5 cannot store as an attribute."""
-    return isinstance(value, str) and (len(value) > _ATTRIBUTE_TEXT or "\0" in value)
 
 
 Space: TypeAlias = "spaces.Space[Any]"

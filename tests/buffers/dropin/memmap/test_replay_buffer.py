@@ -391,17 +391,6 @@ def test_a_reader_sees_the_episodes_of_its_opening(tmp_path: Path) -> None:
         play(reader, 1.0)
 
 
-def test_steps_that_an_earlier_version_changed_are_not_passed_over(tmp_path: Path) -> None:
-    play(make(tmp_path), 1.0)
-    (tmp_path / "updates-0").mkdir()
-    gc.collect()
-    for read_only in (True, False):
-        with pytest.raises(ValueError, match=rf"^{re.escape(str(tmp_path))}/updates-0: .*`update`"):
-            ReplayBuffer.from_folder(tmp_path, read_only=read_only)
-    assert episodes(make(tmp_path, overwrite=True)) == []
-    assert not (tmp_path / "updates-0").exists()
-
-
 def test_the_folder_contains_a_stepwell_store(tmp_path: Path) -> None:
     buffer = make(tmp_path, meta_fields={"m": "int", "f": "float"})
     play(buffer, 1.0, 2.0, m=3, f=float("nan"))

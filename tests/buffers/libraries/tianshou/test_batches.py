@@ -22,11 +22,11 @@ from support.libraries.tianshou_rows import assert_step, plain
 pytest.importorskip("tianshou", reason="needs tianshou")
 
 from stepwell.buffers.libraries.tianshou.batches import (
+    from_tianshou,
     load_tianshou,
     to_tianshou_batch,
     to_tianshou_buffer,
 )
-from stepwell.buffers.libraries.tianshou.from_tianshou import from_tianshou
 
 KINDS: tuple[Kind, ...] = ("vector", "dict", "stack-zero", "stack-repeat")
 MODES = (AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP)

@@ -19,8 +19,10 @@ torch = pytest.importorskip("torch", reason="needs torch")
 pytest.importorskip("torchrl", reason="needs torchrl")
 
 
-from stepwell.buffers.libraries.torchrl.batches import to_tensordict  # noqa: E402
-from stepwell.buffers.libraries.torchrl.from_torchrl import from_tensordict  # noqa: E402
+from stepwell.buffers.libraries.torchrl.batches import (  # noqa: E402
+    from_tensordict,
+    to_tensordict,
+)
 from stepwell.buffers.libraries.torchrl.replay import as_torchrl_replay  # noqa: E402
 
 KINDS: tuple[Kind, ...] = ("vector", "dict", "stack-zero", "stack-repeat")

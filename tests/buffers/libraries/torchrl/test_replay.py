@@ -23,8 +23,11 @@ from support.models.replay_histories import whole_episodes
 torch = pytest.importorskip("torch", reason="needs torch")
 pytest.importorskip("torchrl", reason="needs torchrl")
 
-from stepwell.buffers.libraries.torchrl.batches import load_tensordict, to_tensordict  # noqa: E402
-from stepwell.buffers.libraries.torchrl.from_torchrl import from_tensordict  # noqa: E402
+from stepwell.buffers.libraries.torchrl.batches import (  # noqa: E402
+    from_tensordict,
+    load_tensordict,
+    to_tensordict,
+)
 from stepwell.buffers.libraries.torchrl.replay import as_torchrl_replay  # noqa: E402
 
 

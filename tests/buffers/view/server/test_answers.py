@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 pytest.importorskip("starlette")
 
 from stepwell.buffers import Chunk, DiskStorage, Field, SequenceReplayBuffer, Spec
-from stepwell.buffers.curation.selection_text import parse_selection
+from stepwell.buffers.curation.selection import parse_selection
 from stepwell.buffers.curation.stored_episode import StoredEpisode, stored_episodes
 from stepwell.buffers.rows.episode import End
 from stepwell.buffers.view.episode_table import shown
