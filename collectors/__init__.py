@@ -22,8 +22,7 @@ if TYPE_CHECKING:  # loaded on first access: the command line starts without it
     from .distributed.local_collector import LocalCollector
     from .distributed.ray_collector import RayCollector
     from .distributed.report import DistributedReport, GroupReport
-    from .evaluation.evaluate import evaluate
-    from .evaluation.result import EvaluatedEpisode, Evaluation
+    from .evaluation.evaluate import EvaluatedEpisode, Evaluation, evaluate
     from .evaluation.video import Video
     from .loop.collector import Collector
     from .loop.record import RecordedEnv, RecordedVectorEnv, record
@@ -117,8 +116,7 @@ if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
             "distributed.local_collector": ["LocalCollector"],
             "distributed.ray_collector": ["RayCollector"],
             "distributed.report": ["DistributedReport", "GroupReport"],
-            "evaluation.evaluate": ["evaluate"],
-            "evaluation.result": ["EvaluatedEpisode", "Evaluation"],
+            "evaluation.evaluate": ["EvaluatedEpisode", "Evaluation", "evaluate"],
             "evaluation.video": ["Video"],
             "person.play": ["PlayReport", "play"],
             "policies.exploration": ["EpsilonGreedy", "GaussianNoise", "WarmUp"],

@@ -580,7 +580,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "an interval has a degree of freedom too many",
-        "collectors/evaluation/result.py",
+        "collectors/evaluation/evaluate.py",
         "student_quantile(count - 1)",
         "student_quantile(count)",
         (
@@ -591,7 +591,7 @@ BUGS: tuple[Bug, ...] = (
     # --- a person plays ---------------------------------------------------------------------------
     Bug(
         "a press is compared with the mark, not with the press before",
-        "collectors/person/ram_search.py",
+        "collectors/person/play.py",
         "(ram[self.left], self._seen[-1][self.left])",
         "(ram[self.left], self._seen[0][self.left])",
         (
@@ -600,7 +600,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "a wrong key empties a search",
-        "collectors/person/ram_search.py",
+        "collectors/person/play.py",
         "            if len(left):",
         "            if True:",
         (

@@ -25,8 +25,7 @@ if TYPE_CHECKING:  # imported on first use
     from .gymnasium_0_29 import patch_gymnasium
     from .jax_envs import JaxEnvs
     from .nes import NesEnv, make_nes
-    from .old_gym.env import from_gym
-    from .old_gym.nes_py_patch import patch_nes_py
+    from .old_gym import from_gym, patch_nes_py
     from .pettingzoo_env import from_pettingzoo
     from .torch_envs import TorchEnvs
 
@@ -74,8 +73,7 @@ if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
             "jax_envs": ["JaxEnvs"],
             "nes.env": ["NesEnv"],
             "nes.vector": ["make_nes"],
-            "old_gym.env": ["from_gym"],
-            "old_gym.nes_py_patch": ["patch_nes_py"],
+            "old_gym": ["from_gym", "patch_nes_py"],
             "pettingzoo_env": ["from_pettingzoo"],
             "torch_envs": ["TorchEnvs"],
         },

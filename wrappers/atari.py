@@ -217,7 +217,7 @@ def _check_ale_py(backend: Backend) -> None:
     found = version("ale-py")
     if _numbers(found) <= _numbers(TESTED_ALE_PY):
         return
-    from .ale_facts import unlike_facts
+    from .ale_env import unlike_facts
 
     cure = f"install 'ale-py=={TESTED_ALE_PY}'"
     if unlike := unlike_facts(backend):

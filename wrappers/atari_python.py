@@ -68,7 +68,7 @@ class FusedAtari(gymnasium.Env[Image, int]):
         self._skip, self._max_frames = settings.frame_skip, settings.max_frames
         self._clips = settings.clip_rewards
         self._ends_lives = settings.life_loss == "end"
-        self._screens = _Screens(self.ale, settings)
+        self._screens = _Screens(cast("Emulator", self.ale), settings)
         self._may_be_ntsc = settings.grayscale and self._screens.has_bands
         self.observation_space = gymnasium.spaces.Box(0, 255, self._screens.shape, np.uint8)
         self.action_space = cast("Any", gymnasium.spaces.Discrete(len(chosen)))

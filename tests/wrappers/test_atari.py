@@ -15,7 +15,7 @@ import pytest
 from gymnasium.vector import VectorEnv, VectorWrapper
 
 import stepwell as sw
-from stepwell.wrappers import ale_facts, atari, make_atari
+from stepwell.wrappers import ale_env, atari, make_atari
 from stepwell.wrappers.ale_env import SeededLoads
 from stepwell.wrappers.atari import TESTED_ALE_PY
 
@@ -175,9 +175,9 @@ def newer_ale_py(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
     monkeypatch.setattr(
         importlib.metadata, "version", lambda name: "9.0" if name == "ale-py" else real(name)
     )
-    ale_facts.unlike_facts.cache_clear()
+    ale_env.unlike_facts.cache_clear()
     yield
-    ale_facts.unlike_facts.cache_clear()
+    ale_env.unlike_facts.cache_clear()
 
 
 def including_the_greatest(made: Callable[..., Any]) -> Callable[..., Any]:
@@ -218,7 +218,7 @@ def showing_the_end(made: Callable[..., Any]) -> Callable[..., Any]:
 def test_a_newer_ale_py_that_differs_is_an_error_of_the_native_backend(
     change: Callable[..., Any], fact: str, newer_ale_py: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ale_facts, "_vector_env", change(ale_facts._vector_env))
+    monkeypatch.setattr(ale_env, "_vector_env", change(ale_env._vector_env))
     with pytest.raises(
         RuntimeError, match=rf"ale-py 9\.0.*{TESTED_ALE_PY}.*that [^;]*{fact}[^;]*;"
     ):

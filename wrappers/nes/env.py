@@ -28,13 +28,14 @@ from .console import RAM_BYTES, Console, Image
 from .emulators import NesBackend, open_console
 from .play import FramePlayer, PlaySettings, Pool
 from .ram_map.game import Game, GameSource
-from .snapshot import Snapshot, check_play
-from .starts import (
+from .snapshot import (
     Boots,
+    Snapshot,
     SnapshotSource,
     StartRule,
     StartState,
     StartStates,
+    check_play,
     prepare_starts,
 )
 

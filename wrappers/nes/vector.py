@@ -24,7 +24,7 @@ from .emulators import NesBackend
 from .env import InfoKind, NesEnv, Rom
 from .play import Pool
 from .ram_map.game import Game, GameSource
-from .starts import Boots, SnapshotSource, StartRule
+from .snapshot import Boots, SnapshotSource, StartRule
 
 if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv

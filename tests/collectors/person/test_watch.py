@@ -17,7 +17,7 @@ import stepwell as sw
 from demo_rom import RAM, write_demo
 from stepwell.collectors.person import play as play_module
 from stepwell.collectors.person.controls import controls_of
-from stepwell.collectors.person.ram_search import RamSearch
+from stepwell.collectors.person.play import RamSearch
 from stepwell.collectors.person.window import Window
 from stepwell.wrappers.nes import installed_backends
 from support.command_line import CommandLine

@@ -18,7 +18,7 @@ from gymnasium.vector import SyncVectorEnv
 
 import support.libraries.old_gym_fakes as old
 from stepwell.wrappers import from_gym, make_vec
-from stepwell.wrappers.old_gym.env import OldGymEnv, modern_space
+from stepwell.wrappers.old_gym import OldGymEnv, modern_space
 from support.libraries.old_gym_fakes import JoypadSpace, MixedEnv, NewerEnv, OldEnv, Wrapper
 
 Make = Callable[..., Any]
