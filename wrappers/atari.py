@@ -79,25 +79,9 @@ def make_atari(
     `info["noops"]`), and at the end of an episode the native backend shows an older screen than the
     last one.
 
-    | setting | default | native | python | meaning |
-    |---|---|---|---|---|
-    | `frame_skip` | 4 | yes | yes | emulator frames per step; the reward is their sum |
-    | `pool` | "max" | yes | yes | "max" of a step's last two frames, or "none": the last one |
-    | `noop_max` | 30 | yes | yes | no-op frames after a reset: 0 to this number, uniformly drawn |
-    | `fire_reset` | False | yes | yes | press FIRE for one frame after a reset, if there is one |
-    | `size` | (84, 84) | yes | yes | rows and columns, by area averaging; None: the screen's |
-    | `grayscale` | True | yes | yes | the emulator's gray levels; False: RGB as the last axis |
-    | `frame_stack` | 4 | yes | yes | frames of an observation, zeros first; None: no such axis |
-    | `sticky` | 0.25 | yes | yes | probability, per frame, that the last action is repeated |
-    | `max_frames` | 108,000 | yes | yes | truncation, in frames since the first observation |
-    | `clip_rewards` | False | yes | yes | sign of the reward; `info["raw_reward"]`: the raw one |
-    | `life_loss` | "ignore" | "ignore" | yes | "end": a lost life ends the episode, not the game |
-    | `full_actions` | False | yes | yes | all 18 actions instead of those that the game uses |
-    | `mode`, `difficulty` | None | None | yes | the game's variants; None is the game's default |
-    | `num_workers` | None | yes | yes | number of threads or processes; None chooses it |
-    | `snapshots` | False | no | yes | `info["snapshot"]` of resets: the emulator's state |
-    | seeds of resets | | some | each | an episode with a seed can be played again alone |
-    | last observation | | stale | true | `metadata["stepwell"]["final_observation"]` |
+    The native backend has neither ``life_loss="end"`` nor ``mode``, ``difficulty`` and
+    ``snapshots``, and seeds some resets; on the python backend each reset has a seed, so that each
+    episode can be played again alone.
 
     With `fire_reset` the native backend counts the FIRE as one of the no-ops that it drew.
 
@@ -108,21 +92,22 @@ def make_atari(
         game: "pong", "Pong" or "ALE/Pong-v5"; `atari_games()` lists all games.
         num_envs: Number of envs, N >= 1.
         backend: "native", "python" for true last observations, lives and game modes, or "auto".
-            `metadata["stepwell"]["backend"]` is the one that was taken.
-        frame_skip: See the table.
-        pool: See the table.
-        noop_max: See the table.
-        fire_reset: See the table.
-        size: See the table.
-        grayscale: See the table.
-        frame_stack: See the table.
-        sticky: See the table.
-        max_frames: See the table.
-        clip_rewards: See the table.
-        life_loss: See the table.
-        full_actions: See the table.
-        mode: See the table.
-        difficulty: See the table.
+            ``metadata["stepwell"]`` has the one that was taken under "backend", and "stale" or
+            "true" under "final_observation".
+        frame_skip: Emulator frames per step; the reward is their sum.
+        pool: "max" of a step's last two frames, or "none": the last one.
+        noop_max: No-op frames after a reset: 0 to this number, uniformly drawn.
+        fire_reset: Press FIRE for one frame after a reset, if there is one.
+        size: Rows and columns, by area averaging; None: the screen's.
+        grayscale: The emulator's gray levels; False: RGB as the last axis.
+        frame_stack: Frames of an observation, zeros first; None: no such axis.
+        sticky: Probability, per frame, that the last action is repeated.
+        max_frames: Truncation, in frames since the first observation.
+        clip_rewards: The sign of the reward; ``info["raw_reward"]`` is the raw one.
+        life_loss: "end": a lost life ends the episode, not the game.
+        full_actions: All 18 actions instead of those that the game uses.
+        mode: The game's variant; None is the game's default.
+        difficulty: The same.
         num_workers: Threads ("native", at least 1) or processes ("python"; 0 is this process, as is
             None for one env and in a daemonic process). Processes need no script with a main guard.
         snapshots: The info of each reset has the state of emulator and env as bytes, some 200, from

@@ -72,63 +72,39 @@ def make_nes(
     Several envs run in worker processes, several in each, even if the emulator holds Python's lock
     (cynes) or exists only once per process (stable-retro).
 
-    | setting | default | meaning |
-    |---|---|---|
-    | `backend` | "cynes" | "cynes", "nes-py" (Python 3.13 or newer), "stable-retro" |
-    | `game` | None | the RAM map, from which rewards, ends and info come; see `Game` |
-    | `actions` | "simple" | which buttons; see `NesEnv` |
-    | `frame_skip` | 4 | frames per step; the reward is their sum |
-    | `pool` | "max" | "max" of a step's last two frames, or "none": the last |
-    | `crop` | None | "overscan" (8 pixels each side), a name in the map, or four numbers |
-    | `size` | (84, 84) | rows, columns, by area averaging; None keeps the screen's |
-    | `grayscale` | True | the luma, else RGB as a last axis |
-    | `frame_stack` | 4 | newest frames in an observation, zeros first; None: no such axis |
-    | `noop_max` | 0 | no-op frames after a reset: 0 to this many, uniform |
-    | `sticky` | 0.0 | probability, per frame, that the last buttons stay held |
-    | `boot` | None | a script from power-on into the game, or several; None is the map's |
-    | `start`, `start_rule` | None, "random" | snapshots to begin at instead |
-    | `life_loss` | "ignore" | "end": a lost life ends the episode, not the game |
-    | `max_frames` | None | truncation, in frames since the first observation |
-    | `stuck_frames` | None | truncation, in frames without a change of the watched variables |
-    | `reward_clip` | None | clip the step's reward to +- this; raw in `info["raw_reward"]` |
-    | `ram_obs` | False | observe the RAM, uint8 [2048], instead of the screen |
-    | `info` | "vars" | the map's variables; "all": also the sum of each reward term; "none" |
-    | `num_workers` | None | worker processes; 0 is this process, None chooses the number |
-    | `snapshots` | False | `info["snapshot"]` of resets: the state of the console; not "nes-py" |
-
     A console is deterministic: without no-ops, sticky buttons or several starts all envs and
     all episodes begin in the same state, and a seed only affects the draws of the policy.
 
     Args:
         rom: The cartridge: a path or the file's bytes.
         num_envs: Number of envs, N >= 1.
-        backend: See the table.
-        game: See the table.
-        actions: See the table.
+        backend: "cynes", "nes-py" (Python 3.13 or newer) or "stable-retro".
+        game: The RAM map, from which rewards, ends and info come; see `Game`.
+        actions: Which buttons; see `NesEnv`.
         allow_opposites: Allow left and right, or up and down, at the same time.
-        frame_skip: See the table.
-        pool: See the table.
-        crop: See the table. Four: top, bottom, left, right. Pixels are those of the console's
-            240 x 256 picture on every backend.
-        size: See the table.
-        grayscale: See the table.
-        frame_stack: See the table.
-        noop_max: See the table.
-        sticky: See the table.
-        boot: See the table.
-        start: See the table.
-        start_rule: See the table.
-        life_loss: See the table.
-        max_frames: See the table.
-        stuck_frames: See the table.
-        reward_clip: See the table.
-        ram_obs: See the table.
-        info: See the table.
+        frame_skip: Frames per step; the reward is their sum.
+        pool: "max" of a step's last two frames, or "none": the last.
+        crop: "overscan" (8 pixels each side), a name in the map, or four numbers: top, bottom,
+            left, right. Pixels are those of the console's 240 x 256 picture on every backend.
+        size: Rows, columns, by area averaging; None keeps the screen's.
+        grayscale: The luma, else RGB as a last axis.
+        frame_stack: Newest frames in an observation, zeros first; None: no such axis.
+        noop_max: No-op frames after a reset: 0 to this many, uniform.
+        sticky: Probability, per frame, that the last buttons stay held.
+        boot: A script from power-on into the game, or several; None is the map's.
+        start: Snapshots to begin at instead.
+        start_rule: Of several starts: "random", or "cycle".
+        life_loss: "end": a lost life ends the episode, not the game.
+        max_frames: Truncation, in frames since the first observation.
+        stuck_frames: Truncation, in frames without a change of the watched variables.
+        reward_clip: Clip the step's reward to +- this; the raw one is ``info["raw_reward"]``.
+        ram_obs: Observe the RAM, uint8 [2048], instead of the screen.
+        info: "vars" for the map's variables; "all": also the sum of each reward term; "none".
         render_mode: None or "rgb_array": whole screens, in colour.
-        num_workers: See the table.
-        snapshots: The info of each reset has the state of console and env as bytes, some hundred,
-            from which `stepwell.env_at` continues the episode. Frames, rewards and ends are the
-            same.
+        num_workers: Worker processes; 0 is this process, None chooses the number.
+        snapshots: ``info["snapshot"]`` of resets has the state of console and env as bytes, some
+            hundred, from which `stepwell.env_at` continues the episode; not with "nes-py". Frames,
+            rewards and ends are the same.
 
     Returns:
         A vector env in NEXT_STEP autoreset with observations uint8 [N, frame_stack, rows, columns]
