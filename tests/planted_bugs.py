@@ -697,9 +697,9 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "a chain is played up to the first wanted episode",
-        "collectors/simulation/archive.py",
-        "last = max((k for k, one in enumerate(ids)",
-        "last = min((k for k, one in enumerate(ids)",
+        "collectors/simulation/resimulate.py",
+        "last = max((k for k, one in enumerate(chain.plays)",
+        "last = min((k for k, one in enumerate(chain.plays)",
         ("tests/collectors/simulation/test_archive.py::test_extras_are_kept",),
     ),
     Bug(

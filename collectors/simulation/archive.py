@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import tempfile
 import time
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -42,9 +41,9 @@ from ...buffers.provenance.chains import Chain, chains_of
 from ...buffers.storage.disk.files import LateFiles
 from ...buffers.storage.disk.publish import check_unused, publish
 from ...buffers.storage.encoded_chunk import EncodedChunk
-from .player import PlayedRows, check_repeats, play, played_status
+from .player import PlayedRows, Player, check_repeats, played_status, report_after
 from .remake import EnvMaker, EnvSource, maker_of
-from .resimulate import first_difference, resimulate
+from .resimulate import by_env, first_difference, resimulate
 
 if TYPE_CHECKING:
     from ...wrappers.nes.env import Rom
@@ -348,19 +347,10 @@ class _Restore:
         lost = {one.episode.id: one.why for one in unreachable if one.episode.id in self.wanted}
         if lost:
             raise Unprovable(_unprovable_sentence(lost, len(self.wanted)))
-        found: dict[str, tuple[Mapping[str, object], list[Chain]]] = {}
-        for chain in chains:
-            ids = [one.episode.id for one in chain.plays]
-            last = max((k for k, one in enumerate(ids) if one in self.wanted), default=-1)
-            if last >= 0:
-                key = json.dumps(chain.facts, sort_keys=True, default=str)
-                shorter = replace(chain, plays=chain.plays[: last + 1])
-                found.setdefault(key, (chain.facts, []))[1].append(shorter)
-        self.steps = sum(chain.steps for _, chains in found.values() for chain in chains)
+        found = by_env(chains, lambda one: one.episode.id in self.wanted)
+        self.steps = sum(chain.steps for _, chains in found for chain in chains)
         spec = self._archived.spec
-        return [
-            (chains, maker_of(facts, spec, env=env, rom=rom)) for facts, chains in found.values()
-        ]
+        return [(chains, maker_of(facts, spec, env=env, rom=rom)) for facts, chains in found]
 
     def play(
         self,
@@ -373,9 +363,9 @@ class _Restore:
         before = 0
         with progress_function(progress, played_status()) as function:
             for chains, maker in jobs:
-                report = None if function is None else partial(self._report, function, before)
+                report = function and partial(report_after, function, before, self.steps)
                 try:
-                    with play(chains, maker, lanes, report) as player:
+                    with Player(chains, maker, lanes, report) as player:
                         for rows in player:
                             difference = self._take(rows, scratch)
                             if difference is not None:
@@ -459,11 +449,6 @@ class _Restore:
             f"episodes were restored"
             + (f"; since then changed: {', '.join(changed)}" if changed else "")
         )
-
-    def _report(
-        self, progress: Callable[[int, int], None], before: int, steps: int, _: int
-    ) -> None:
-        progress(before + steps, self.steps)
 
 
 def _in_stream(

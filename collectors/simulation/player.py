@@ -5,17 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 
-from ...buffers import End, Spec, Unprovable
+from ...buffers import End, Unprovable
 from ...buffers.base.number_checks import check_whole
 from ...buffers.base.progress import Part, Status, rate
 from ...buffers.provenance.chains import Chain, Play
 from ...wrappers.workers.processes import available_cores
 from .lanes import (
-    AnyEnv,
     Lanes,
     LanesInWorkers,
     PlayedPart,
@@ -23,6 +22,7 @@ from .lanes import (
     Segment,
     open_lanes,
 )
+from .remake import EnvMaker
 
 PIECE_ROWS, _PIECE_BYTES = 256, 4 << 20
 
@@ -45,53 +45,6 @@ class PlayedRows(NamedTuple):
         return len(self.fields["reward"]) if self.fields else 0
 
 
-class Maker(Protocol):
-    """Makes the envs of a session again; `EnvMaker` is one."""
-
-    @property
-    def spec(self) -> Spec:
-        """The fields of a row."""
-        ...
-
-    @property
-    def missing(self) -> Mapping[str, np.ndarray]:
-        """The value that means "not there", for each info field by its name."""
-        ...
-
-    @property
-    def gives_newest_only(self) -> bool:
-        """The envs of `lane` return newest frames alone, where the recorded ones stacked them."""
-        ...
-
-    @property
-    def is_given(self) -> bool:
-        """The envs are the user's, and may take what time and memory they like."""
-        ...
-
-    def lane(self) -> AnyEnv:
-        """Make an env whose resets draw no seed of their own."""
-        ...
-
-    def options(self, metadata: Mapping[str, object]) -> Mapping[str, object] | None:
-        """Options of the reset that begins an episode with these metadata."""
-        ...
-
-
-def play(
-    chains: Iterable[Chain],  # all of one session's envs
-    maker: Maker,
-    # Number of chains to play at a time, each in a worker process; None is the number of cores. One
-    # is played in this process, if the maker is given by the user.
-    lanes: int | None = None,
-    # Called with the env steps so far, and of all chains
-    progress: Callable[[int, int], None] | None = None,
-) -> Player:
-    """Play chains again, the longest first, and iterate over the rows of their stored episodes."""
-    # The rows of a chain come in order, those of different chains in any order, but the same one
-    # each time for the same number of lanes.
-    return Player(list(chains), maker, lanes, progress)
-
-
 def played_status(name: str = "") -> Callable[[int, int], Status]:
     """The progress of playing: a function of the env steps that were played, and those of all."""
     # ``name`` is that of the store, if it is to be shown.
@@ -109,16 +62,30 @@ def played_status(name: str = "") -> Callable[[int, int], Status]:
     return status
 
 
+def report_after(
+    progress: Callable[[int, int], None], before: int, of: int, steps: int, _: int
+) -> None:
+    """Report the env steps of a player, which plays on after other ones."""
+    progress(before + steps, of)
+
+
 class Player(Iterator[PlayedRows]):
-    """The iterator of `play`; a context manager that closes the envs."""
+    """Plays chains again, the longest first; a context manager that closes the envs."""
+
+    # The rows of a chain come in order, those of different chains in any order, but the same one
+    # each time for the same number of lanes.
 
     def __init__(
         self,
-        chains: list[Chain],
-        maker: Maker,
-        lanes: int | None,
-        progress: Callable[[int, int], None] | None,
+        chains: Iterable[Chain],  # all of one session's envs
+        maker: EnvMaker,
+        # Number of chains to play at a time, each in a worker process; None is the number of cores.
+        # One is played in this process, if the maker is given by the user.
+        lanes: int | None = None,
+        # Called with the env steps so far, and of all chains
+        progress: Callable[[int, int], None] | None = None,
     ) -> None:
+        chains = list(chains)
         if lanes is not None:
             check_whole("lanes", lanes, 1)
         self._lanes = min(available_cores() if lanes is None else lanes, max(1, len(chains)))
@@ -241,10 +208,10 @@ class Player(Iterator[PlayedRows]):
                 self.skip(chain)
 
 
-def check_repeats(chain: Chain, maker: Maker, last: PlayedRows) -> None:
+def check_repeats(chain: Chain, maker: EnvMaker, last: PlayedRows) -> None:
     """Play a chain up to some rows twice, with new envs; Unprovable: they show other rows."""
     segments: list[Segment] = []
-    for part in Player([chain], maker, 1, None).parts_of(chain):
+    for part in Player([chain], maker, 1).parts_of(chain):
         segments.append(part.segment)
         if part.play is last.play and part.row >= last.first_row:
             break
@@ -262,7 +229,7 @@ def check_repeats(chain: Chain, maker: Maker, last: PlayedRows) -> None:
     )
 
 
-def _form_of(maker: Maker) -> RowForm:
+def _form_of(maker: EnvMaker) -> RowForm:
     return RowForm.of(maker.spec, maker.missing, newest_only=maker.gives_newest_only)
 
 
