@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal, cast
+from typing import Annotated, Literal
 
 import typer
 
@@ -270,7 +270,7 @@ class GivenGameOptions:
         if self.frame_stack is not None:
             is_none = self.frame_stack == "none"
             found["frame_stack"] = None if is_none else count_in("--frame-stack", self.frame_stack)
-        return cast("EnvOptions", found)
+        return found
 
 
 with_game_options = with_options("games", GivenGameOptions)
