@@ -137,7 +137,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "an observation is not copied",
-        "wrappers/owned_copies.py",
+        "wrappers/env_results.py",
         'return np.array(array, order="C")',
         "return np.ascontiguousarray(array)",
         ("tests/wrappers/old_gym/test_from_gym.py::test_buffers_inside_infos_are_copied_too",),

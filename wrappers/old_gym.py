@@ -13,7 +13,7 @@ import numpy.typing as npt
 from gymnasium import spaces
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded, UnsupportedMode
 
-from .owned_copies import owned_array, owned_info, owned_observation
+from .env_results import owned_array, owned_info, owned_observation
 from .versions import versions_of
 
 AnyInfo = dict[str, Any]

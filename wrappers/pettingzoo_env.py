@@ -12,7 +12,7 @@ from gymnasium import spaces
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from gymnasium.wrappers.utils import create_zero_array
 
-from .owned_copies import owned_array, owned_info, owned_observation
+from .env_results import owned_array, owned_info, owned_observation
 from .versions import versions_of
 
 AnyInfo = dict[str, Any]

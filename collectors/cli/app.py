@@ -62,11 +62,11 @@ COMMANDS = {
         "List the formats of export and import, and what to install for them.",
     ),
     "push": (
-        "publish:push_data",
+        "exchange:push_data",
         "Publish a data set on the Hugging Face Hub, or a store on an object store.",
     ),
     "pull": (
-        "publish:pull_data",
+        "exchange:pull_data",
         "Fetch a data set of the Hugging Face Hub, or a store at a URL, into a new folder.",
     ),
     "datasets": (

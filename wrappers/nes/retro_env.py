@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 
-from ..owned_copies import owned_array, owned_info, owned_observation
+from ..env_results import owned_array, owned_info, owned_observation
 
 
 def from_retro(env: gymnasium.Env[Any, Any]) -> StableRetroEnv:

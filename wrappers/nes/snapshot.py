@@ -1,4 +1,4 @@
-"""Snapshots of a game, in memory and in files."""
+"""Snapshots of a game, in memory and in files, and the starts of episodes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import numpy as np
 
 from ..snapshots import damaged
 from .buttons import Boot, parse_boot
-from .cartridge import Cartridge
-from .console import Console, Image
+from .cartridge import Cartridge, Image
+from .emulators import Console
 
 FORMAT = 1
 MOST_BYTES = 64 << 20  # a console's state has some hundred thousand

@@ -18,11 +18,9 @@ from ..rewards import ClipReward
 from ..seeded_resets import SeededResets
 from ..versions import module_versions
 from .buttons import Actions
-from .cartridge import Cartridge
-from .console import PICTURE, Image
+from .cartridge import PICTURE, Cartridge, Image
 from .emulators import NesBackend
-from .env import InfoKind, NesEnv, Rom
-from .play import Pool
+from .env import InfoKind, NesEnv, Pool, Rom
 from .ram_map.game import Game, GameSource
 from .snapshot import Boots, SnapshotSource, StartRule
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from ..console import RAM_BYTES
+from ..cartridge import RAM_BYTES
 
 LARGEST = 2**63 - 1  # stable-retro computes in signed 64-bit integers
 TYPE = re.compile(r"(<>|><|<=|>=|[<>=|])([uidn])([1-8])")
