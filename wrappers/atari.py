@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import re
 import warnings
 from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
@@ -36,6 +35,7 @@ from .pixels import Resize, require_opencv
 from .recipe import spec_of
 from .rewards import SignReward
 from .seeded_resets import SeededResets
+from .versions import installed_version, version_numbers
 
 if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
@@ -196,11 +196,8 @@ def _chosen_backend(settings: AtariSettings) -> Backend:
 
 def _check_ale_py(backend: Backend) -> None:
     """Check an ale-py newer than the tested version, and warn the caller of `make_atari`."""
-    # Imported here because it takes 10 ms.
-    from importlib.metadata import version
-
-    found = version("ale-py")
-    if _numbers(found) <= _numbers(TESTED_ALE_PY):
+    found = installed_version("ale-py") or ""
+    if version_numbers(found) <= version_numbers(TESTED_ALE_PY):
         return
     from .ale_env import unlike_facts
 
@@ -217,12 +214,6 @@ def _check_ale_py(backend: Backend) -> None:
         f"warnings.filterwarnings('ignore', message='ale-py')",
         stacklevel=3,
     )
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    """Return the numbers of a release without a suffix: (0, 13, 0) for "0.13.0rc1"."""
-    found = re.match(r"\d+(\.\d+)*", version)
-    return tuple(map(int, found[0].split("."))) if found else ()
 
 
 def _spec(settings: AtariSettings) -> dict[str, str]:

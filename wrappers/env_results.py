@@ -13,6 +13,7 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
+from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 
 from ..buffers.base import native
 from ..buffers.spec.exact_values import BadValue, exactly, one_flag, one_number, part_of, shown
@@ -330,3 +331,43 @@ def owned_value(value: Any) -> Any:
     if type(value) in (list, tuple):  # a named tuple could not be rebuilt from its parts
         return type(value)(owned_value(part) for part in value)
     return value
+
+
+class AdaptedEnv(gymnasium.Env[Any, Any]):
+    """An env around one of another library, which is stepped between a reset and an end."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self._is_over: bool | None = None  # None: not reset yet
+        self._is_closed = False
+
+    def close(self) -> None:
+        """Close the env, once."""
+        if not self._is_closed:
+            self._is_closed = True
+            close = getattr(self._inner, "close", None)  # of an env that draws nothing
+            if close is not None:
+                close()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ClosedEnvironmentError(
+                "the env is closed: expected an open one, got one after close(); build it again"
+            )
+
+    def _check_begun(self) -> None:
+        self._check_open()
+        if self._is_over is not False:
+            when = "before the first reset" if self._is_over is None else "after the episode's end"
+            raise ResetNeeded(
+                f"step came {when}: expected reset first, got step; call reset() and go on"
+            )
+
+
+def layers_of(env: Any, *names: str) -> Iterator[Any]:
+    """An env and those that it wraps, which are attributes with these names, outermost first."""
+    seen: set[int] = set()
+    while env is not None and id(env) not in seen:
+        seen.add(id(env))
+        yield env
+        env = next((one for name in names if (one := getattr(env, name, None)) is not None), None)

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from gymnasium.core import ActType, ObsType
 
 from ..buffers.base.number_checks import check_whole
+from ..buffers.spec.exact_values import one_number
 
 Array = npt.NDArray[Any]
 
@@ -65,19 +66,15 @@ class FrameSkip(
         """Repeat `action`; the reward is the sum over the frames played."""
         before = self._before
         observation, reward, terminated, truncated, info = self.env.step(action)
-        total, frames = _scalar(reward), 1
+        total, frames = one_number(reward, "reward"), 1
         while frames < self.skip and not (terminated or truncated):
             if before is not None:  # copy: the env may reuse its observation array
                 np.copyto(before, cast("npt.NDArray[Any]", observation))
             observation, reward, terminated, truncated, info = self.env.step(action)
-            total, frames = total + _scalar(reward), frames + 1
+            total, frames = total + one_number(reward, "reward"), frames + 1
         if before is not None and frames > 1:
             observation = cast("ObsType", np.maximum(cast("npt.NDArray[Any]", observation), before))
         return observation, total, terminated, truncated, info
-
-
-def _scalar(reward: SupportsFloat) -> float:
-    return float(np.asarray(reward).item())  # some envs return arrays of shape (1,)
 
 
 def _check_skip(env: gymnasium.Env[ObsType, ActType], skip: int, pool: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
@@ -11,10 +12,11 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
-from gymnasium.error import ClosedEnvironmentError, ResetNeeded, UnsupportedMode
+from gymnasium.error import UnsupportedMode
 
-from .env_results import owned_array, owned_info, owned_observation
-from .versions import versions_of
+from ..buffers.spec.exact_values import one_flag, one_number
+from .env_results import AdaptedEnv, layers_of, owned_array, owned_info, owned_observation
+from .versions import installed_version, versions_of
 
 AnyInfo = dict[str, Any]
 RENAMED = ("render.modes", "video.frames_per_second")
@@ -77,14 +79,14 @@ def from_gym(env: object, *, max_episode_steps: int | None = None) -> gymnasium.
     return OldGymEnv(env, max_episode_steps=max_episode_steps)
 
 
-class OldGymEnv(gymnasium.Env[Any, Any]):
+class OldGymEnv(AdaptedEnv):
     """The env that `from_gym` returns."""
 
     def __init__(self, env: object, *, max_episode_steps: int | None = None) -> None:
         _check_limit(max_episode_steps)
         check_old_env(env)
-        old: Any = env
-        self.old_env: Any = env
+        super().__init__(env)
+        old = self.old_env = self._inner
         self.observation_space = modern_space(old.observation_space, "observation_space")
         self.action_space = modern_space(old.action_space, "action_space")
         self._max_steps = max_episode_steps
@@ -96,8 +98,6 @@ class OldGymEnv(gymnasium.Env[Any, Any]):
         self.metadata = self._metadata()
         self.render_mode = self._chosen_render_mode()
         self._steps = 0
-        self._is_over: bool | None = None  # None: not reset yet
-        self._is_closed = False
 
     @property
     def can_seed_resets(self) -> bool:
@@ -124,12 +124,7 @@ class OldGymEnv(gymnasium.Env[Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, AnyInfo]:
         """Step the old env; a Discrete action is passed as a Python int."""
-        self._check_open()
-        if self._is_over is not False:
-            when = "before the first reset" if self._is_over is None else "after the episode's end"
-            raise ResetNeeded(
-                f"step came {when}: expected reset first, got step; call reset() and go on"
-            )
+        self._check_begun()
         result = self.old_env.step(_plain_action(action))
         observation, reward, terminated, truncated, info = _read_step(result)
         copy = owned_observation(self.observation_space, observation)
@@ -152,22 +147,8 @@ class OldGymEnv(gymnasium.Env[Any, Any]):
             return None
         return owned_array(picture) if isinstance(picture, np.ndarray) else picture
 
-    def close(self) -> None:
-        """Close the old env, once."""
-        if not self._is_closed:
-            self._is_closed = True
-            close = getattr(self.old_env, "close", None)
-            if close is not None:
-                close()
-
     def __str__(self) -> str:
         return f"<from_gym({self.old_env!s})>"
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise ClosedEnvironmentError(
-                "the env is closed: expected an open one, got one after close(); build it again"
-            )
 
     def _seeded(self, seed: int) -> AnyInfo:
         """Seed the env and its action space; return the keyword arguments for `reset`."""
@@ -244,23 +225,13 @@ def _read_step(result: Any) -> tuple[Any, float, bool, bool, AnyInfo]:
     observation, reward, *flags, info = cast("list[Any]", result)
     known = owned_info(info)
     if len(flags) == 2:
-        terminated, truncated = _flag(flags[0], "terminated"), _flag(flags[1], "truncated")
+        terminated, truncated = one_flag(flags[0], "terminated"), one_flag(flags[1], "truncated")
     else:
-        done = _flag(flags[0], "done")
-        truncated = done and _flag(known.get("TimeLimit.truncated", False), "TimeLimit.truncated")
+        done = one_flag(flags[0], "done")
+        is_cut = known.get("TimeLimit.truncated", False)
+        truncated = done and one_flag(is_cut, "TimeLimit.truncated")
         terminated = done and not truncated
-    return observation, float(_scalar(reward, "reward")), terminated, truncated, known
-
-
-def _flag(value: object, name: str) -> bool:
-    return bool(_scalar(value, name))
-
-
-def _scalar(value: object, name: str) -> float:
-    array = np.asarray(value)
-    if array.size != 1 or array.dtype.kind not in "biuf":
-        raise ValueError(f"{name} is invalid: expected one number, got {value!r}; correct the env")
-    return cast("float", array.item())
+    return observation, one_number(reward, "reward"), terminated, truncated, known
 
 
 def _fits(space: gymnasium.Space[Any], value: object) -> bool:
@@ -275,13 +246,8 @@ NEEDED = ("reset", "step", "observation_space", "action_space")
 
 
 def layers(env: object) -> Iterator[Any]:
-    """Yield the env and the envs that it wraps, outermost first."""
-    seen: set[int] = set()
-    inner: Any = env
-    while inner is not None and id(inner) not in seen and hasattr(inner, "step"):
-        seen.add(id(inner))
-        yield inner
-        inner = getattr(inner, "env", None)
+    """The env and the envs that it wraps, outermost first."""
+    return itertools.takewhile(lambda layer: hasattr(layer, "step"), layers_of(env, "env"))
 
 
 def check_old_env(env: object) -> None:
@@ -490,16 +456,12 @@ def patch_nes_py() -> None:
 
 
 def _check_version() -> None:
-    # Imported here because it takes 10 ms.
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        found = version("nes-py")
-    except PackageNotFoundError:
+    found = installed_version("nes-py")
+    if found is None:
         raise ImportError(
             "nes-py is not installed: expected a version below 9, got none; on Python 3.13 and "
             "newer `pip install 'stepwell[nes-py]'` installs nes-py 9, which needs no patch"
-        ) from None
+        )
     if int(found.partition(".")[0]) >= 9:
         raise ValueError(
             f"nes-py needs no patch: expected a version below 9, got {found}; omit patch_nes_py"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium.core import ActType, ObsType
 
-from .env_results import reset_of
+from .env_results import layers_of, reset_of
 
 
 class ShardSeed(int):
@@ -91,7 +90,7 @@ class SeededResets(
     def __init__(self, env: gymnasium.Env[ObsType, ActType]) -> None:
         gymnasium.utils.RecordConstructorArgs.__init__(self)
         super().__init__(env)
-        layers = list(_layers(env))
+        layers = list(layers_of(env, "env", "old_env"))
         self._deciding = [layer for layer in layers if hasattr(layer, "can_seed_resets")]
         self._continuing = [layer for layer in layers if hasattr(layer, "continues_game")]
         self._foreign_continuing = [layer for layer in layers if hasattr(layer, "was_real_done")]
@@ -150,7 +149,7 @@ def with_seeded_resets(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
     """Wrap an env in `SeededResets`, unless its outermost wrapper is one, or seeds cost much."""
     # ale-py's own env loads the game again for a seed, in 100 ms.
     is_slow = hasattr(env.unwrapped, "ale") and not any(
-        hasattr(layer, "can_seed_resets") for layer in _layers(env)
+        hasattr(layer, "can_seed_resets") for layer in layers_of(env, "env", "old_env")
     )
     return env if is_slow or isinstance(env, SeededResets) else SeededResets(env)
 
@@ -166,12 +165,3 @@ def _derived_block(seed: int, block: int) -> list[int]:
     words = np.random.SeedSequence(seed, spawn_key=(block,)).generate_state(_BLOCK)
     seeds: list[int] = (words >> 1).tolist()
     return seeds
-
-
-def _layers(env: Any) -> Iterator[Any]:
-    """Yield the env and what it wraps, also under `from_gym`."""
-    seen: set[int] = set()
-    while env is not None and id(env) not in seen:
-        seen.add(id(env))
-        yield env
-        env = getattr(env, "env", None) or getattr(env, "old_env", None)

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal, Protocol, TypeAlias, get_args
 import numpy as np
 
 from ..pixels import rgb_of_bgrx
+from ..versions import installed_version, version_numbers
 from .buttons import Button
 from .cartridge import PICTURE, RAM_BYTES, Cartridge, Image
 
@@ -413,8 +414,8 @@ def installed_backends() -> dict[NesBackend, str]:
     """
     found: dict[NesBackend, str] = {}
     for name, emulator in BACKENDS.items():
-        version = _version(emulator.package)
-        if version is not None and _numbers(version) >= emulator.least:
+        version = installed_version(emulator.package)
+        if version is not None and version_numbers(version) >= emulator.least:
             found[name] = version
     return found
 
@@ -434,13 +435,13 @@ def check_backend(backend: NesBackend) -> None:
             "one that installs everywhere"
         )
     emulator = BACKENDS[backend]
-    found = _version(emulator.package)
+    found = installed_version(emulator.package)
     if found is None:
         raise ImportError(
             f"backend {backend!r} needs the package {emulator.package}, which is not installed: "
             f"{how_to_install(backend)}"
         )
-    if _numbers(found) < emulator.least:
+    if version_numbers(found) < emulator.least:
         least = ".".join(map(str, emulator.least))
         raise ImportError(
             f"backend {backend!r}: expected {emulator.package} {least} or newer, got {found}; "
@@ -466,22 +467,4 @@ def open_console(cartridge: Cartridge, backend: NesBackend) -> Console:
         path = os.path.join(folder, "cartridge.nes")
         with open(path, "wb") as file:
             file.write(cartridge.cleaned())
-        return emulator.console(cartridge, path, _version(emulator.package) or "")
-
-
-def _version(package: str) -> str | None:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    parts: list[int] = []
-    for part in version.split("."):
-        if not part.isdecimal():
-            break
-        parts.append(int(part))
-    return tuple(parts)
+        return emulator.console(cartridge, path, installed_version(emulator.package) or "")
