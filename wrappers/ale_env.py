@@ -282,13 +282,12 @@ class SeededLoads:
         if self._parts is None:
             self._load()
             if not self._was_loaded:
-                self._parts, self._was_loaded = _parts_of(_state(self._ale), seed), True
+                self._parts, self._was_loaded = (
+                    _parts_of(self._ale.cloneState(include_rng=True).__getstate__(), seed),
+                    True,
+                )
         else:
             self._ale.restoreState(_ale_state(_joined(self._parts, seed)))
-
-
-def _state(ale: Any) -> bytes:
-    return cast("bytes", ale.cloneState(include_rng=True).__getstate__())
 
 
 def _ale_state(data: bytes) -> object:

@@ -27,8 +27,6 @@ _NUMBERS = spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBin
 
 
 class _Leaf(NamedTuple):
-    """An array of an observation."""
-
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     name: str

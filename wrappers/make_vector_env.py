@@ -257,7 +257,9 @@ def _checked_vector_env(
     if "stepwell" not in envs.metadata:
         # A copy for this object: ale-py's vector env modifies the dict of its class, where another
         # vector env may have overwritten the autoreset mode.
-        recipe = {"maker": "make_vec", "id": _vector_id(envs), "num_envs": envs.num_envs}
+        kind = type(envs.unwrapped)
+        name = f"{kind.__module__}:{kind.__qualname__}" if envs.spec is None else envs.spec.id
+        recipe = {"maker": "make_vec", "id": name, "num_envs": envs.num_envs}
         declared = {"autoreset_mode": declared_mode(envs), "stepwell": recipe}
         envs.metadata = {**envs.metadata, **declared}
     return envs
@@ -279,11 +281,6 @@ def declared_mode(envs: AnyVectorEnv) -> Any:
     # The attribute first: ale-py notes its mode in a dict that all its vector envs share.
     mode = getattr(envs.unwrapped, "autoreset_mode", None)
     return mode if isinstance(mode, AutoresetMode) else envs.metadata.get("autoreset_mode")
-
-
-def _vector_id(envs: AnyVectorEnv) -> str:
-    kind = type(envs.unwrapped)
-    return f"{kind.__module__}:{kind.__qualname__}" if envs.spec is None else envs.spec.id
 
 
 def _one_built(

@@ -362,41 +362,27 @@ def _box(space: Any, where: str) -> AnySpace:
     return spaces.Box(space.low, space.high, tuple(space.shape), np.dtype(space.dtype).type)
 
 
-def _discrete(space: Any, where: str) -> AnySpace:
-    dtype = np.dtype(getattr(space, "dtype", None) or np.int64).type
-    return spaces.Discrete(int(space.n), start=int(getattr(space, "start", 0)), dtype=dtype)
-
-
-def _multi_discrete(space: Any, where: str) -> AnySpace:
-    dtype = np.dtype(space.dtype or np.int64).type
-    start = getattr(space, "start", None)  # gymnasium's
-    return spaces.MultiDiscrete(np.asarray(space.nvec), dtype=dtype, start=start)
-
-
-def _multi_binary(space: Any, where: str) -> AnySpace:
-    return spaces.MultiBinary(int(space.n) if np.ndim(space.n) == 0 else tuple(space.n))
-
-
-def _dict(space: Any, where: str) -> AnySpace:
-    parts: Mapping[str, object] = space.spaces
-    return spaces.Dict(
-        {key: modern_space(part, f"{where}[{key!r}]") for key, part in parts.items()}
-    )
-
-
-def _tuple(space: Any, where: str) -> AnySpace:
-    return spaces.Tuple(
-        [modern_space(part, f"{where}[{index}]") for index, part in enumerate(space.spaces)]
-    )
+def _dtype_of(space: Any) -> Any:
+    return np.dtype(getattr(space, "dtype", None) or np.int64).type
 
 
 _MAKERS: dict[str, Callable[[Any, str], AnySpace]] = {
     "Box": _box,
-    "Discrete": _discrete,
-    "MultiDiscrete": _multi_discrete,
-    "MultiBinary": _multi_binary,
-    "Dict": _dict,
-    "Tuple": _tuple,
+    "Discrete": lambda space, _: spaces.Discrete(
+        int(space.n), start=int(getattr(space, "start", 0)), dtype=_dtype_of(space)
+    ),
+    "MultiDiscrete": lambda space, _: spaces.MultiDiscrete(
+        np.asarray(space.nvec), dtype=_dtype_of(space), start=getattr(space, "start", None)
+    ),
+    "MultiBinary": lambda space, _: spaces.MultiBinary(
+        int(space.n) if np.ndim(space.n) == 0 else tuple(space.n)
+    ),
+    "Dict": lambda space, where: spaces.Dict(
+        {key: modern_space(part, f"{where}[{key!r}]") for key, part in space.spaces.items()}
+    ),
+    "Tuple": lambda space, where: spaces.Tuple(
+        [modern_space(part, f"{where}[{index}]") for index, part in enumerate(space.spaces)]
+    ),
 }
 
 

@@ -15,7 +15,6 @@ from ...buffers.base.memory_limit import bounded_memory
 from ...buffers.base.package import __version__
 from ...buffers.base.progress import bytes_status, format_bytes
 from ...buffers.storage.disk.publish import is_inside
-from ...buffers.storage.disk.storage import DiskStorage
 from .errors import exit_on_error, printable
 from .options import (
     Codecs,
@@ -27,6 +26,7 @@ from .options import (
     StoreFolder,
     number_of_bytes,
     parse_codecs,
+    refuse_store,
     with_selection,
 )
 from .output import (
@@ -114,30 +114,33 @@ def export(
     Nothing is overwritten; an error or Ctrl-C leaves nothing behind.
     """
     with exit_on_error(debug, "start again"):
-        from ...buffers.exchange.formats.exporting import export_episodes, export_status
-
         keep = selection.parsed()
-        options = parse_options(option or [])
-        with (
-            SequenceReplayBuffer.open(folder, read_only=True) as replay,
-            reporting(export_status, folder, is_silent=quiet or as_json) as progress,
-        ):
-            before = replay.nbytes
-            report = export_episodes(
-                replay,
-                to,
-                out,
-                options=options,
-                keep=None if keep.is_empty else keep,
-                card=card,
-                license=license,
-                dry_run=dry_run,
-                progress=progress,
-            )
-        if as_json:
-            print_json({**report.to_json(), "source": str(folder), "source_disk_bytes": before})
-        elif not quiet:
-            print_export(report, before, dry_run)
+        settings: dict[str, Any] = {"options": parse_options(option or [])}
+        settings |= {"keep": None if keep.is_empty else keep, "card": card, "license": license}
+        replay = SequenceReplayBuffer.open(folder, read_only=True)
+        export_data(replay, to, out, settings, dry_run=dry_run, quiet=quiet, as_json=as_json)
+
+
+def export_data(
+    replay: SequenceReplayBuffer,  # in a folder; it is closed
+    to: str,
+    out: str,
+    settings: Mapping[str, Any],  # of `export_episodes`
+    *,
+    dry_run: bool = False,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Export the replay, and print what became of it."""
+    from ...buffers.exchange.formats.exporting import export_episodes, export_status
+
+    with replay, reporting(export_status, replay.path, is_silent=quiet or as_json) as progress:
+        before = replay.nbytes
+        report = export_episodes(replay, to, out, **settings, dry_run=dry_run, progress=progress)
+    if as_json:
+        print_json({**report.to_json(), "source": str(replay.path), "source_disk_bytes": before})
+    elif not quiet:
+        _print_export(report, before, dry_run)
 
 
 def import_(
@@ -279,11 +282,8 @@ def import_data(
             f"--out {out}: expected a folder outside of {source}, which is only read; choose "
             f"another folder"
         )
-    if out is not None and DiskStorage.exists(out):
-        raise ValueError(
-            f"--out {out} holds a store already: expected a new or empty folder; choose "
-            f"another folder"
-        )
+    if out is not None:
+        refuse_store(out)
     # Imported here: few commands need it.
     from ...buffers.exchange.formats.importing import import_episodes, import_status
 
@@ -310,7 +310,7 @@ def import_data(
 # Summaries.
 
 
-def print_export(report: ExportReport, before: int, dry_run: bool) -> None:
+def _print_export(report: ExportReport, before: int, dry_run: bool) -> None:
     """Print what was exported, or would be."""
     notes = [f"  note: {note}" for note in report.notes]
     if dry_run:
@@ -361,7 +361,6 @@ def _print_import(report: ImportReport, out: Path | None, dry_run: bool) -> None
 
 
 def _format_json(format_: Format) -> dict[str, object]:
-    """Return everything about a format as plain data."""
     return {
         "about": format_.about,
         "install": format_.install,
@@ -390,7 +389,6 @@ def _show_formats(found: Mapping[str, Format]) -> None:
 
 
 def _show_format(name: str, format_: Format) -> None:
-    """Print one format with its options."""
     from ...buffers.exchange.formats.format import option_help
 
     console = table_console()

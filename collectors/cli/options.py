@@ -42,6 +42,7 @@ __all__ = [
     "parse_ids",
     "parse_metadata",
     "real_number",
+    "refuse_store",
     "stored_ids",
     "with_options",
     "with_selection",
@@ -54,10 +55,6 @@ PLAYING = "Playing episodes again"
 """Panel of options."""
 
 _IDS_LENGTH = 60
-
-
-def _sort_names() -> list[str]:
-    return list(SORT_NAMES)
 
 
 StoreFolder = Annotated[
@@ -207,7 +204,7 @@ class GivenSelection:
         typer.Option(
             metavar="KEY",
             help="The value: return (default), steps, id, or a key of the metadata.",
-            autocompletion=_sort_names,
+            autocompletion=lambda: list(SORT_NAMES),
             rich_help_panel=_RANKING,
         ),
     ] = None
@@ -277,6 +274,17 @@ def parse_codecs(option: str, texts: Sequence[str]) -> dict[str, Codec]:
             )
         found[name] = codec
     return found
+
+
+def refuse_store(out: Path, otherwise: str = "") -> None:
+    """Refuse a folder that is a store already."""
+    from ...buffers.storage.disk.storage import DiskStorage
+
+    if DiskStorage.exists(out):
+        raise ValueError(
+            f"--out {out} holds a store already: expected a new or empty folder; {otherwise}choose "
+            f"another folder"
+        )
 
 
 def stored_ids(ranges: Sequence[range], ids: Sequence[int], where: object) -> list[int]:

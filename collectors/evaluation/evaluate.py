@@ -452,7 +452,6 @@ class _RawReward(VectorWrapper[Any, Any, Any, Any, Any]):
     """Returns the raw rewards that clipping envs keep in their info."""
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Step, with the raw rewards [N]."""
         observation, reward, terminated, truncated, info = self.env.step(actions)
         clipped = np.asarray(reward)
         raw = np.zeros(clipped.shape)

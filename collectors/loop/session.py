@@ -433,27 +433,22 @@ class _Streams:
 
     @property
     def path(self) -> Path | None:
-        """Folder of the store; None in RAM."""
         return self._target.path
 
     @property
     def capacity(self) -> int | None:
-        """Steps to keep at most; None keeps everything."""
         return self._target.capacity
 
     @property
     def storage(self) -> Storage:
-        """The storage of the chunks."""
         return self._target.storage
 
     @property
     def spec(self) -> Spec:
-        """The fields of every row."""
         return self._target.spec
 
     @property
     def sessions(self) -> Sequence[Mapping[str, object]]:
-        """Facts about the runs that wrote here."""
         return self._target.sessions
 
     @property

@@ -256,8 +256,6 @@ class _Saved(NamedTuple):
 
 
 class _Game:
-    """The loop of `play`."""
-
     # ``envs`` are ``env`` with its ``recording``; ``facts`` and ``seeds`` are those of episodes.
 
     hook: Any = None
@@ -318,7 +316,6 @@ class _Game:
             self._window.close()
 
     def report(self) -> PlayReport:
-        """The counts so far."""
         times = self._window.times
         return PlayReport(
             steps=self._stored_steps,

@@ -356,7 +356,6 @@ def _is_drawn_in_order(leaf: spaces.Space[Any]) -> bool:
 
 
 def _rows_of(tree: Any, start: int, stop: int) -> Tree:
-    """Some rows of nested arrays."""
     if isinstance(tree, Mapping):
         return {key: _rows_of(part, start, stop) for key, part in tree.items()}
     if isinstance(tree, tuple):

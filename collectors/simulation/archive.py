@@ -442,7 +442,6 @@ class _Restore:
         played.waiting, played.rows = [], 0
 
     def _sentence(self, difference: str, maker: EnvMaker) -> str:
-        """The message for a difference."""
         proved, changed = len(self.proved & self.wanted), maker.differences
         return (
             f"{self._archived.path}: {difference}; {proved:,} of {len(self.wanted):,} "

@@ -280,7 +280,6 @@ def _compare(player: Player, maker: EnvMaker, episode: int, *, is_seeded: bool =
 
 
 def _other(maker: EnvMaker, episode: int, rows: PlayedRows, why: str) -> ValueError:
-    """The error for an env that shows other rows."""
     played = rows.play.episode
     where = ""
     if rows.play is not rows.chain.plays[-1]:

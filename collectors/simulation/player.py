@@ -204,7 +204,7 @@ class Player(Iterator[PlayedRows]):
                 why = f"the env ended the episode at row {stop - 1}"
             is_last = part.is_last or bool(why)
             yield PlayedRows(chain, one, part.row, result.fields, result.end, is_last, why, where)
-            if why or (part.is_last and result.end != _flags(one.end)):
+            if why or (part.is_last and result.end != one.end & (End.TERMINATED | End.TRUNCATED)):
                 self.skip(chain)
 
 
@@ -235,8 +235,6 @@ def _form_of(maker: EnvMaker) -> RowForm:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A segment of a play."""
-
     chain: Chain
     play: Play
     row: int
@@ -254,7 +252,6 @@ class _Actions:
         self._used = self._length = 0
 
     def next(self, count: int) -> dict[str, np.ndarray]:
-        """The next actions, by field name."""
         found: list[dict[str, np.ndarray]] = []
         while count > 0:
             if self._used == self._length:
@@ -272,7 +269,3 @@ class _Actions:
             if found
             else {}
         )
-
-
-def _flags(end: End) -> End:
-    return end & (End.TERMINATED | End.TRUNCATED)

@@ -242,7 +242,6 @@ class VectorEnvReport:
         return found
 
     def __str__(self) -> str:
-        """Return the report as a table."""
         rows = [("", "found", "the collector")]
         rows += [
             (f"{'!' if one.is_problem else ' '} {one.topic}", one.found, one.collector)
@@ -340,8 +339,6 @@ def check_vector_env(
 
 
 class _Check:
-    """One check of one vector env."""
-
     def __init__(self, envs: Any, seed: int) -> None:
         require_spaces(envs)
         # As the Collector does.

@@ -144,8 +144,6 @@ _MIRRORED = tuple(int(f"{bits:08b}"[::-1], 2) for bits in range(256))
 
 
 class _NesPyConsole:
-    """A `Console` on nes-py."""
-
     # It corrects nes-py 9.0.1: screens and RAM are views of the emulator's memory, screens with
     # negative strides; an emulator must be reset before its first frame. Its states cannot be
     # pickled or written to a file.
@@ -252,8 +250,6 @@ class _SharedEmulator:
 
 
 class _RetroConsole:
-    """A `Console` on stable-retro's FCEUmm."""
-
     # It corrects stable-retro 1.0.1: a process may hold one emulator, so consoles of one cartridge
     # share it, each with its own state (another cartridge is a RuntimeError); the screen is not
     # part of the state; the RAM is a dict of copies.
@@ -361,8 +357,6 @@ NesBackend: TypeAlias = Literal["cynes", "nes-py", "stable-retro"]
 
 @dataclass(frozen=True, slots=True)
 class _Emulator:
-    """Properties of an emulator package."""
-
     package: str
     extra: str  # Stepwell's
     needs: str  # other requirements, for error messages

@@ -54,7 +54,6 @@ class PlaySettings:
     stuck_frames: int | None
 
     def __post_init__(self) -> None:
-        """Check every value."""
         check_whole("frame_skip", self.frame_skip, 1)
         check_whole("noop_max", self.noop_max, 0)
         for name, limit in (("max_frames", self.max_frames), ("stuck_frames", self.stuck_frames)):
@@ -366,7 +365,9 @@ class NesEnv(gymnasium.Env[Image, Any]):
             ValueError: An option is unknown, or the start does not exist.
         """
         console = self._open_console()
-        _check_options(options)
+        unknown = ", ".join(map(repr, sorted(set(options or {}) - {"start", "snapshot"})))
+        if unknown:
+            raise ValueError(f"options: expected 'start' at most, got {unknown}")
         super().reset(seed=seed)
         saved: SavedGame | None = (options or {}).get("snapshot")
         if saved is not None:
@@ -590,12 +591,6 @@ def _check_watched(game: Game, stuck_frames: int | None) -> None:
         )
 
 
-def _check_options(options: dict[str, Any] | None) -> None:
-    unknown = sorted(set(options or {}) - {"start", "snapshot"})
-    if unknown:
-        raise ValueError(f"options: expected 'start' at most, got {', '.join(map(repr, unknown))}")
-
-
 def _recipe(
     cartridge: Cartridge,
     console: Console,
@@ -620,7 +615,12 @@ def _recipe(
         "allow_opposites": actions.allow_opposites,
         **dataclasses.asdict(rules),
         "boot": boot if boot is None or isinstance(boot, str) else list(boot),
-        "start": None if places is None else [_fingerprint(place) for place in places],
+        "start": None
+        if places is None
+        else [
+            hashlib.sha256(one.state).hexdigest() if isinstance(one.state, bytes) else None
+            for one in places
+        ],
         "start_rule": start_rule if starts > 1 else None,
         "ram_obs": ram_obs,
         "final_observation": "true",
@@ -635,8 +635,3 @@ def _bytes_of(state: object, console: Console) -> bytes:
             "backend 'cynes' or 'stable-retro', or omit snapshots"
         )
     return state
-
-
-def _fingerprint(place: StartState) -> str | None:
-    """Return the SHA-256 of a state; None if it is not bytes."""
-    return hashlib.sha256(place.state).hexdigest() if isinstance(place.state, bytes) else None

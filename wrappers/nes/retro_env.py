@@ -123,7 +123,6 @@ def _checked_base(env: object) -> Any:
 
 
 def _recipe(env: gymnasium.Env[Any, Any], base: Any) -> dict[str, object]:
-    """Return JSON data that identifies the env."""
     from importlib.metadata import version
 
     wrappers: list[str] = []

@@ -64,7 +64,8 @@ class Snapshot:
             ValueError: It was saved with another cartridge, backend or version, or its screen has
                 another shape.
         """
-        _check_same("cartridge", f"{cartridge.name}, {cartridge.sha256[:12]}", self._title())
+        title = f"{self.cartridge}, {self.sha256[:12]}"
+        _check_same("cartridge", f"{cartridge.name}, {cartridge.sha256[:12]}", title)
         _check_same("backend", console.name, self.backend)
         _check_same(f"version of {console.name}", console.version, self.version)
         _check_episode(self.episode)
@@ -73,9 +74,6 @@ class Snapshot:
                 f"snapshot: expected a uint8 screen {console.screen_shape}, got "
                 f"{self.screen.dtype} {self.screen.shape}; the snapshot is damaged"
             )
-
-    def _title(self) -> str:
-        return f"{self.cartridge}, {self.sha256[:12]}"
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the snapshot to a new file, without pickle.

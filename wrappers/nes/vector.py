@@ -154,16 +154,12 @@ def make_nes(
     )
     make = partial(with_wrappers, bare, picture, snapshots=snapshots)
     envs = vectorize([make] * num_envs, num_workers=num_workers)
-    recipe = {**_recipe_of(envs), **picture.recipe()}
+    recipe: dict[str, Any] = {**envs.metadata["stepwell"], **picture.recipe()}
     # OpenCV's version counts where it computes pixels, and only there.
     if not ram_obs and (size is not None or grayscale):
         recipe["versions"] = {**recipe["versions"], **module_versions(["cv2"])}
     envs.metadata = {**envs.metadata, "stepwell": recipe}
     return envs
-
-
-def _recipe_of(envs: VectorEnv[Any, Any, Any]) -> dict[str, Any]:
-    return cast("dict[str, Any]", envs.metadata["stepwell"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,7 +262,6 @@ class _NesSnapshots(
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Image, dict[str, Any]]:
-        """Reset the env, and save its state."""
         observation, info = self.env.reset(seed=seed, options=options)
         return observation, {**info, "snapshot": self._inner.pack_snapshot(info)}
 

@@ -78,17 +78,20 @@ def read_tables(tables: Mapping[str, object], where: str, name: str) -> RamMap:
     # ``where`` begins error messages; ``name`` is that of the game if the map has none.
     top = MapTable(where, tables)
     top.only(TOP)
-    variables = _variables(top.table("vars"))
+    variables = {name: _variable(name, one) for name, one in top.table("vars").tables().items()}
+    reward, crops = top.table("reward").tables(), top.table("crop").tables()
     return RamMap(
         name=top.text("name") or name,
         boot=_boot(top),
         actions=_actions(top),
         variables=variables,
-        reward=_reward(top.table("reward"), variables),
-        terminated=_terminated(top, variables),
+        reward=tuple(_term(name, entry, variables) for name, entry in reward.items()),
+        terminated=_condition(top.table("terminated"), variables)
+        if "terminated" in top.entries
+        else None,
         life=_life(top, variables),
         stuck=_stuck(top, variables),
-        crops=_crops(top.table("crop")),
+        crops={name: _crop(name, entry) for name, entry in crops.items()},
         sha256=_digests(top.table("rom"), "sha256"),
         sha1=_digests(top.table("rom"), "sha1"),
     )
@@ -112,10 +115,6 @@ def _actions(top: MapTable) -> tuple[str, ...] | None:
     except ValueError as error:
         raise ValueError(f"{top.where}, actions, {error}") from None
     return actions
-
-
-def _variables(table: MapTable) -> dict[str, Variable]:
-    return {name: _variable(name, entry) for name, entry in table.tables().items()}
 
 
 def _variable(name: str, entry: MapTable) -> Variable:
@@ -158,10 +157,6 @@ def _measured(
     return Measured(var, cast("Measurement", measurement), op, reference or 0)
 
 
-def _reward(table: MapTable, variables: Mapping[str, Variable]) -> tuple[RewardTerm, ...]:
-    return tuple(_term(name, entry, variables) for name, entry in table.tables().items())
-
-
 def _term(name: str, entry: MapTable, variables: Mapping[str, Variable]) -> RewardTerm:
     entry.only((*MEASURING, "reward", "penalty", "limit"))
     measured = _measured(name, entry, "delta", variables)
@@ -177,12 +172,6 @@ def _term(name: str, entry: MapTable, variables: Mapping[str, Variable]) -> Rewa
             f"{measured.measurement!r}; leave it out to count everything",
         )
     return RewardTerm(name, measured, reward or 0.0, penalty or 0.0, limit)
-
-
-def _terminated(top: MapTable, variables: Mapping[str, Variable]) -> Condition | None:
-    if "terminated" not in top.entries:
-        return None
-    return _condition(top.table("terminated"), variables)
 
 
 def _condition(table: MapTable, variables: Mapping[str, Variable], depth: int = 0) -> Condition:
@@ -232,10 +221,6 @@ def _stuck(top: MapTable, variables: Mapping[str, Variable]) -> tuple[str, ...]:
     if not names:
         raise table.error("vars", "expected a list of variables, got none; name some")
     return tuple(_name(table, "vars", name, variables) for name in dict.fromkeys(names))
-
-
-def _crops(table: MapTable) -> dict[str, tuple[int, int, int, int]]:
-    return {name: _crop(name, entry) for name, entry in table.tables().items()}
 
 
 def _crop(name: str, entry: MapTable) -> tuple[int, int, int, int]:

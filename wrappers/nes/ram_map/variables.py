@@ -39,7 +39,6 @@ class Variable:
     mask: int | None = None  # the value is ANDed with this, for games that pack flags into a byte
 
     def __post_init__(self) -> None:
-        """Check every value."""
         if not TYPE.fullmatch(self.type):
             raise ValueError(
                 f"type: expected an order (< > | = <> ><), a kind (u i d n) and 1 to 8 bytes, "
