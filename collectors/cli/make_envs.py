@@ -37,7 +37,7 @@ NES_ONLY = {
     *("game", "actions", "allow_opposites", "boot", "start", "start_rule", "crop"),
     *("stuck_frames", "reward_clip", "ram_obs"),
 }
-_OPTION_NAMES = {"grayscale": "rgb", "ram_obs": "ram"}  # where the command line has another name
+OTHER_NAMES = {"rgb": "grayscale", "ram": "ram_obs"}  # settings, where options have others
 _OF_PICTURES = ("size", "grayscale", "pool", "crop")
 
 
@@ -213,7 +213,8 @@ def _refuse_other(env: str, names: Sequence[str]) -> None:
 
 
 def _option_name(name: str) -> str:
-    return f"--{_OPTION_NAMES.get(name, name).replace('_', '-')}"
+    options = {setting: option for option, setting in OTHER_NAMES.items()}
+    return f"--{options.get(name, name).replace('_', '-')}"
 
 
 def _are_for(options: Sequence[str], games: str) -> str:

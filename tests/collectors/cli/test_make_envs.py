@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import os
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args
 
@@ -13,10 +12,11 @@ import pytest
 
 from demo_rom import write_demo
 from stepwell.collectors.cli.app import main
-from stepwell.collectors.cli.game_options import GivenGameOptions
+from stepwell.collectors.cli.game_options import GAME_OPTIONS
 from stepwell.collectors.cli.make_envs import (
     ATARI_ONLY,
     NES_ONLY,
+    OTHER_NAMES,
     AtariBackend,
     Backend,
     NesBackend,
@@ -32,8 +32,8 @@ PLAY = "collect game.nes --num-envs 1 --workers 0 --steps 8 --out new"
 # What the command line has other words for, or leaves out.
 SAID_OTHERWISE = {"rom", "num_envs", "backend", "num_workers"}
 NOT_OFFERED = {"info", "render_mode"}
-OFFERED = {one.name for one in fields(GivenGameOptions)} - SAID_OTHERWISE
-OFFERED = OFFERED - {"rgb", "ram"} | {"grayscale", "ram_obs"}
+OFFERED = {OTHER_NAMES.get(one, one) for rows in GAME_OPTIONS.values() for one in rows}
+OFFERED -= SAID_OTHERWISE
 
 # A command, and parts of its error message, in order.
 BAD_COMMANDS = [
