@@ -159,7 +159,23 @@ def make_atari(
     if backend == "auto":
         backend = "python" if snapshots else _chosen_backend(settings)
     _check_ale_py(backend)
-    envs = _make(settings, num_envs, backend, num_workers, snapshots=snapshots)
+    envs: VectorEnv[Any, Any, Any]
+    if backend == "native":
+        from .atari_native import NativeAtari  # loads ale-py
+
+        hint = "; backend='python' can step in this process"
+        check_whole("num_workers", 1 if num_workers is None else num_workers, 1, hint=hint)
+        envs = NativeAtari(settings, num_envs, num_workers or 0)
+    else:
+        check_buildable(settings)
+        num_workers = checked_num_workers(num_envs, num_workers, needs_main=False)
+        if num_workers == 0:
+            make = partial(atari_env, settings, snapshots=snapshots)
+            envs = vectorize([make] * num_envs, num_workers=0)
+        else:
+            from .atari_python import AtariWorkers  # loads ale-py
+
+            envs = AtariWorkers(settings, num_envs, num_workers, snapshots=snapshots)
     envs.metadata = {**envs.metadata, "stepwell": settings.recipe(backend), **_spec(settings)}
     return envs
 
@@ -221,32 +237,6 @@ def _spec(settings: AtariSettings) -> dict[str, str]:
     with contextlib.closing(atari_env(settings)) as env:
         spec = spec_of(env)
     return {} if spec is None else {"env_spec": spec}
-
-
-def _make(
-    settings: AtariSettings,
-    num_envs: int,
-    backend: Backend,
-    num_workers: int | None,
-    *,
-    snapshots: bool,
-) -> VectorEnv[Any, Any, Any]:
-    if backend == "python":
-        check_buildable(settings)
-        num_workers = checked_num_workers(num_envs, num_workers, needs_main=False)
-        if num_workers == 0:
-            make = partial(atari_env, settings, snapshots=snapshots)
-            return vectorize([make] * num_envs, num_workers=0)
-        from .atari_python import AtariWorkers  # loads ale-py
-
-        return AtariWorkers(settings, num_envs, num_workers, snapshots=snapshots)
-    from .atari_native import NativeAtari  # loads ale-py
-
-    if num_workers is not None:
-        check_whole(
-            "num_workers", num_workers, 1, hint="; backend='python' can step in this process"
-        )
-    return NativeAtari(settings, num_envs, num_workers or 0)
 
 
 def atari_env(settings: AtariSettings, *, snapshots: bool = False) -> gymnasium.Env[Image, int]:

@@ -160,7 +160,12 @@ def make_vec(
     if isinstance(env, gym.Env):
         return _one_built(built, num_envs, num_workers, wrappers)
     if isinstance(env, str) and env.startswith("envpool:"):
-        return _pool_of(env.removeprefix("envpool:"), num_envs, num_workers, wrappers, env_kwargs)
+        if wrappers or num_workers is not None:
+            raise ValueError(
+                f"wrappers and num_workers cannot be used with {env}: expected EnvPool's options, "
+                f"as it steps its envs in threads of its own; use num_threads in env_kwargs"
+            )
+        return from_envpool(env.removeprefix("envpool:"), num_envs, **(env_kwargs or {}))
     build = _EnvFactory(_factory(env, dict(env_kwargs or {})), tuple(wrappers), env)
     game = _RAW_ATARI.fullmatch(env) if isinstance(env, str) and not wrappers else None
     if game and not {"frameskip", "obs_type"} & (env_kwargs or {}).keys():
@@ -171,21 +176,6 @@ def make_vec(
             stacklevel=2,
         )
     return vectorize([build] * (num_envs or 1), num_workers=num_workers)
-
-
-def _pool_of(
-    task: str,
-    num_envs: int | None,
-    num_workers: int | None,
-    wrappers: Sequence[WrapperFn],
-    env_kwargs: Mapping[str, Any] | None,
-) -> AnyVectorEnv:
-    if wrappers or num_workers is not None:
-        raise ValueError(
-            f"wrappers and num_workers cannot be used with envpool:{task}: expected EnvPool's "
-            f"options, as it steps its envs in threads of its own; use num_threads in env_kwargs"
-        )
-    return from_envpool(task, num_envs, **(env_kwargs or {}))
 
 
 @dataclass(frozen=True)

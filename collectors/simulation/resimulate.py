@@ -139,7 +139,8 @@ class Resimulation(Iterator[EpisodeProof]):
         self.episodes = len(plan.wanted)  # number of them that are to be proved
         # Env steps that are played for them
         self.steps = sum(chain.steps for chains, _ in jobs for chain in chains)
-        self._proofs = self._run(plan, jobs, lanes, progress)
+        self._plan, self._jobs, self._lanes, self._progress = plan, jobs, lanes, progress
+        self._proofs = self._run()
 
     def __iter__(self) -> Resimulation:
         return self
@@ -157,22 +158,16 @@ class Resimulation(Iterator[EpisodeProof]):
         """Stop; closing twice has no effect."""
         self._proofs.close()
 
-    def _run(
-        self,
-        plan: _Plan,
-        jobs: Sequence[tuple[list[Chain], EnvMaker]],
-        lanes: int | None,
-        progress: Progress[int, int],
-    ) -> Generator[EpisodeProof]:
+    def _run(self) -> Generator[EpisodeProof]:
+        plan, before = self._plan, 0
         yield from plan.unreachable
-        before = 0
-        with progress_function(progress, played_status()) as function:
-            for chains, maker in jobs:
+        with progress_function(self._progress, played_status()) as function:
+            for chains, maker in self._jobs:
                 report = function and partial(report_after, function, before, self.steps)
                 playable = [one for one in map(partial(_playable, maker), chains) if one.plays]
                 done: set[int] = set()
                 try:
-                    with Player(playable, maker, lanes, report) as player:
+                    with Player(playable, maker, self._lanes, report) as player:
                         for proof in _proofs(player, maker, plan):
                             done.add(proof.episode)
                             yield proof

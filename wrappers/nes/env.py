@@ -24,7 +24,7 @@ from ..snapshots import (
     unpack,
 )
 from ..versions import module_versions
-from .buttons import Actions, ActionSet, action_set
+from .buttons import Actions, action_set
 from .cartridge import RAM_BYTES, Cartridge, Image
 from .emulators import Console, NesBackend, open_console
 from .ram_map.game import Game, GameSource, GameTracker
@@ -33,7 +33,6 @@ from .snapshot import (
     Snapshot,
     SnapshotSource,
     StartRule,
-    StartState,
     StartStates,
     check_play,
     prepare_starts,
@@ -275,21 +274,27 @@ class NesEnv(gymnasium.Env[Image, Any]):
         # The screen of a loaded state, for which emulators still show the previous screen.
         self._loaded_screen: Image | None = None
         self._must_reset = "it has not been reset yet"
-        self.metadata = {
-            **type(self).metadata,
-            "stepwell": _recipe(
-                self.cartridge,
-                console,
-                self.game,
-                self._actions,
-                self._rules,
-                boot=self.game.boot if boot is None and start is None else boot,
-                places=None if start is None else places,
-                starts=len(places),
-                start_rule=start_rule,
-                ram_obs=ram_obs,
-            ),
+        if boot is None and start is None:
+            boot = self.game.boot
+        states = [one.state for one in places]
+        # It identifies the env, with versions; `make_nes` adds its own settings.
+        recipe: dict[str, Any] = {
+            "maker": "NesEnv",
+            "backend": console.name,
+            "cartridge": self.cartridge.recipe(),
+            "game": self.game.recipe(),
+            "actions": list(self._actions.meanings),
+            "is_multibinary": self._actions.is_vector,
+            "allow_opposites": self._actions.allow_opposites,
+            **dataclasses.asdict(self._rules),
+            "boot": boot if boot is None or isinstance(boot, str) else list(boot),
+            "start": None if start is None else [_fingerprint(state) for state in states],
+            "start_rule": start_rule if len(places) > 1 else None,
+            "ram_obs": ram_obs,
+            "final_observation": "true",
+            "versions": {**module_versions(["gymnasium", "numpy"]), console.name: console.version},
         }
+        self.metadata = {**type(self).metadata, "stepwell": recipe}
 
     @property
     def screen_edges(self) -> tuple[int, int, int, int]:
@@ -591,41 +596,8 @@ def _check_watched(game: Game, stuck_frames: int | None) -> None:
         )
 
 
-def _recipe(
-    cartridge: Cartridge,
-    console: Console,
-    game: Game,
-    actions: ActionSet,
-    rules: PlaySettings,
-    *,
-    boot: Boots | None,
-    places: Sequence[StartState] | None,  # where episodes begin; None with scripts
-    starts: int,  # number of them
-    start_rule: str,  # which selects one of several
-    ram_obs: bool,  # the RAM is observed
-) -> dict[str, Any]:
-    """Return JSON data that identifies the env, with versions; `make_nes` adds its own settings."""
-    return {
-        "maker": "NesEnv",
-        "backend": console.name,
-        "cartridge": cartridge.recipe(),
-        "game": game.recipe(),
-        "actions": list(actions.meanings),
-        "is_multibinary": actions.is_vector,
-        "allow_opposites": actions.allow_opposites,
-        **dataclasses.asdict(rules),
-        "boot": boot if boot is None or isinstance(boot, str) else list(boot),
-        "start": None
-        if places is None
-        else [
-            hashlib.sha256(one.state).hexdigest() if isinstance(one.state, bytes) else None
-            for one in places
-        ],
-        "start_rule": start_rule if starts > 1 else None,
-        "ram_obs": ram_obs,
-        "final_observation": "true",
-        "versions": {**module_versions(["gymnasium", "numpy"]), console.name: console.version},
-    }
+def _fingerprint(state: object) -> str | None:
+    return hashlib.sha256(state).hexdigest() if isinstance(state, bytes) else None
 
 
 def _bytes_of(state: object, console: Console) -> bytes:
