@@ -16,6 +16,7 @@ from gymnasium.utils.seeding import np_random
 
 from ..buffers.base.errors import not_copied
 from ..buffers.base.number_checks import check_whole
+from .env_results import RecordedWrapper
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,9 +77,7 @@ def check_seed(seed: int) -> None:
         raise ValueError(f"seed: expected 0 to {LARGEST_SEED}, got {seed}")
 
 
-class EmulatorSeed(
-    gymnasium.Wrapper[ObsType, ActType, ObsType, ActType], gymnasium.utils.RecordConstructorArgs
-):
+class EmulatorSeed(RecordedWrapper[ObsType, ActType]):
     """Seed the emulator with the seed of `reset` itself.
 
     ale-py's `AtariEnv` seeds its emulator with a hash of the seed, ale-py's vector env with the
@@ -101,7 +100,6 @@ class EmulatorSeed(
     def __init__(self, env: gymnasium.Env[ObsType, ActType]) -> None:
         # The emulator reads its seed when it loads a game.
         self._loads = SeededLoads(emulator_of(env), cast("AtariEnv", env.unwrapped).load_game)
-        gymnasium.utils.RecordConstructorArgs.__init__(self)
         super().__init__(env)
 
     @property
@@ -131,9 +129,7 @@ class EmulatorSeed(
         return observation, saved.info(emulator_info(ale))
 
 
-class AleFrameSkip(
-    gymnasium.Wrapper[Image, int, Image, int], gymnasium.utils.RecordConstructorArgs
-):
+class AleFrameSkip(RecordedWrapper[Image, int]):
     """`FrameSkip` and `TimeLimit` in one wrapper for ale-py: the same results in less time.
 
     It calls the emulator directly, because `AtariEnv.step` builds a new screen and a new info for
@@ -175,10 +171,7 @@ class AleFrameSkip(
         max_frames: int | None = None,
     ) -> None:
         _check(env, skip, pool, max_frames)
-        gymnasium.utils.RecordConstructorArgs.__init__(
-            self, skip=skip, pool=pool, max_frames=max_frames
-        )
-        super().__init__(env)
+        super().__init__(env, {"skip": skip, "pool": pool, "max_frames": max_frames})
         self.skip = skip
         self.max_frames = max_frames
         self._ale = emulator_of(env)

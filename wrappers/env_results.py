@@ -13,6 +13,7 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
+from gymnasium.core import ActType, ObsType
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 
 from ..buffers.base import native
@@ -329,6 +330,18 @@ def owned_value(value: Any) -> Any:
     if type(value) in (list, tuple):  # a named tuple could not be rebuilt from its parts
         return type(value)(owned_value(part) for part in value)
     return value
+
+
+class RecordedWrapper(
+    gymnasium.Wrapper[ObsType, ActType, ObsType, ActType], gymnasium.utils.RecordConstructorArgs
+):
+    """A wrapper that records its arguments, with which it can be made again."""
+
+    def __init__(
+        self, env: gymnasium.Env[ObsType, ActType], arguments: Mapping[str, Any] | None = None
+    ) -> None:
+        gymnasium.utils.RecordConstructorArgs.__init__(self, **(arguments or {}))
+        super().__init__(env)
 
 
 class AdaptedEnv(gymnasium.Env[Any, Any]):

@@ -11,13 +11,12 @@ from gymnasium.core import ActType, ObsType
 
 from ..buffers.base.number_checks import check_whole
 from ..buffers.spec.exact_values import one_number
+from .env_results import RecordedWrapper
 
 Array = npt.NDArray[Any]
 
 
-class FrameSkip(
-    gymnasium.Wrapper[ObsType, ActType, ObsType, ActType], gymnasium.utils.RecordConstructorArgs
-):
+class FrameSkip(RecordedWrapper[ObsType, ActType]):
     """Repeat each action for `skip` frames, sum the rewards and pool the last two frames.
 
     Old consoles draw some sprites only every second frame, hence the pixel-wise maximum of the
@@ -53,8 +52,7 @@ class FrameSkip(
         pool: Literal["max", "none"] = "max",
     ) -> None:
         _check_skip(env, skip, pool)
-        gymnasium.utils.RecordConstructorArgs.__init__(self, skip=skip, pool=pool)
-        super().__init__(env)
+        super().__init__(env, {"skip": skip, "pool": pool})
         self.skip = skip
         space = env.observation_space
         pools = pool == "max" and skip > 1
@@ -88,9 +86,7 @@ def _check_skip(env: gymnasium.Env[ObsType, ActType], skip: int, pool: str) -> N
         )
 
 
-class FrameStack(
-    gymnasium.Wrapper[Array, ActType, Array, ActType], gymnasium.utils.RecordConstructorArgs
-):
+class FrameStack(RecordedWrapper[Array, ActType]):
     """Stack the newest `size` observations in one array, the oldest first.
 
     Unlike `gymnasium.wrappers.FrameStackObservation` (1.4.0) it copies each observation directly,
@@ -121,8 +117,7 @@ class FrameStack(
         padding: Literal["zero", "repeat"] = "zero",
     ) -> None:
         space = _check_stack(env, size, padding)
-        gymnasium.utils.RecordConstructorArgs.__init__(self, size=size, padding=padding)
-        super().__init__(env)
+        super().__init__(env, {"size": size, "padding": padding})
         self.padding = padding
         low, high = (np.repeat(bound[None], size, axis=0) for bound in (space.low, space.high))
         self.observation_space = gymnasium.spaces.Box(low, high, dtype=space.dtype.type)

@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 from gymnasium.core import ActType, ObsType
 
-from .env_results import layers_of, reset_of
+from .env_results import RecordedWrapper, layers_of, reset_of
 
 
 class ShardSeed(int):
@@ -59,9 +59,7 @@ _BLOCK = 64  # seeds that are derived at once, which takes hardly longer than de
 _LARGEST_IN_INFO = 2**63 - 1  # vector envs join the infos of their envs in arrays of int64
 
 
-class SeededResets(
-    gymnasium.Wrapper[ObsType, ActType, ObsType, ActType], gymnasium.utils.RecordConstructorArgs
-):
+class SeededResets(RecordedWrapper[ObsType, ActType]):
     """Seed every reset, so that each episode can be played again without those before it.
 
     `reset(seed=s)` passes s on. Each later `reset()` without a seed passes on `derived_seed(s, n)`,
@@ -88,7 +86,6 @@ class SeededResets(
     """
 
     def __init__(self, env: gymnasium.Env[ObsType, ActType]) -> None:
-        gymnasium.utils.RecordConstructorArgs.__init__(self)
         super().__init__(env)
         layers = list(layers_of(env, "env", "old_env"))
         self._deciding = [layer for layer in layers if hasattr(layer, "can_seed_resets")]

@@ -163,12 +163,7 @@ class _Recorded:
 
 
 class RecordedEnv(_Recorded, gymnasium.Wrapper[Any, Any, Any, Any]):
-    """The single env that `record` returns.
-
-    Args:
-        env: The env.
-        recording: Writes its rows.
-    """
+    """The single env that `record` returns."""
 
     def __init__(self, env: _Env, recording: RecordedSteps) -> None:
         super().__init__(env)
@@ -236,12 +231,7 @@ class RecordedEnv(_Recorded, gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 class RecordedVectorEnv(_Recorded, VectorWrapper[Any, Any, Any, Any, Any]):
-    """The vector env that `record` returns.
-
-    Args:
-        env: The vector env.
-        recording: Writes its rows.
-    """
+    """The vector env that `record` returns."""
 
     def __init__(self, env: Vector, recording: RecordedSteps) -> None:
         super().__init__(env)

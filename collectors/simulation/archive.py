@@ -297,28 +297,17 @@ def _scratch(archived: Archived, folder: Path | None) -> Generator[Storage]:
 
 @dataclass(slots=True)
 class _Played:
-    """An episode that is being played.
+    """An episode that is being played."""
 
-    Args:
-        crcs: Checksum of the rows so far, of each field that is not in the archive.
-        waiting: Rows that are not in the scratch yet, in pieces.
-        rows: Number of these.
-        first_row: The first one of them.
-    """
-
-    crcs: dict[str, int]
+    crcs: dict[str, int]  # of the rows so far, of each field that is not in the archive
+    # Rows that are not in the scratch yet, in pieces; their number, and the first one of them
     waiting: list[dict[str, np.ndarray]] = field(default_factory=list[dict[str, np.ndarray]])
     rows: int = 0
     first_row: int = 0
 
 
 class _Restore:
-    """Plays the episodes of an archive, and keeps those whose checksums are right.
-
-    Args:
-        archived: The archive.
-        episodes: Ids of the episodes to restore; None for all.
-    """
+    """Plays the episodes of an archive, and keeps those whose checksums are right."""
 
     def __init__(self, archived: Archived, episodes: Iterable[int] | None) -> None:
         self._archived = archived
@@ -337,12 +326,7 @@ class _Restore:
         self._chunk_rows = max(1, min(_CHUNK_ROWS, _CHUNK_BYTES // row_bytes))
 
     def plan(self, env: EnvSource | None, rom: Rom | None) -> list[tuple[list[Chain], EnvMaker]]:
-        """The chains to play, with what makes their envs.
-
-        Raises:
-            Unprovable: There is no chain to an episode.
-            ValueError: The envs cannot be made again.
-        """
+        """The chains to play, with what makes their envs."""
         chains, unreachable = chains_of(self._archived.storage)
         lost = {one.episode.id: one.why for one in unreachable if one.episode.id in self.wanted}
         if lost:
@@ -470,12 +454,7 @@ def _prove(
     env: EnvSource | None,
     rom: Rom | None,
 ) -> None:
-    """Play the chosen episodes.
-
-    Raises:
-        RowsDiffer: One differs.
-        Unprovable: One cannot be played.
-    """
+    """Play the chosen episodes, until one differs or cannot be played."""
     with resimulate(
         replay, episodes=chosen, lanes=lanes, env=env, rom=rom, progress=progress
     ) as proofs:
@@ -506,11 +485,7 @@ def _unprovable(storage: Storage, asked: set[int]) -> dict[int, str]:
 
 
 def _chosen(ids: set[int], episodes: Iterable[int]) -> set[int]:
-    """The ids that are asked for.
-
-    Raises:
-        ValueError: There is no such episode.
-    """
+    """The ids that are asked for, all of them stored."""
     asked = {whole_number("episodes", one, 0) for one in episodes}
     if not asked or not asked <= ids:
         raise ValueError(

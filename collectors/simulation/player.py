@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import NamedTuple, Self, TypeVar
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from .lanes import (
 )
 from .remake import EnvMaker
 
+_T = TypeVar("_T")
 PIECE_ROWS, _PIECE_BYTES = 256, 4 << 20
 
 
@@ -69,7 +70,30 @@ def report_after(
     progress(before + steps, of)
 
 
-class Player(Iterator[PlayedRows]):
+class Closing(Iterator[_T]):
+    """An iterator of what a generator yields, and a context manager that stops it."""
+
+    def __init__(self, found: Generator[_T]) -> None:
+        self._found = found
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> _T:
+        return next(self._found)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop; closing twice has no effect."""
+        self._found.close()
+
+
+class Player(Closing[PlayedRows]):
     """Plays chains again, the longest first; a context manager that closes the envs."""
 
     # The rows of a chain come in order, those of different chains in any order, but the same one
@@ -94,33 +118,13 @@ class Player(Iterator[PlayedRows]):
         self._steps, self._all_steps = 0, sum(chain.steps for chain in chains)
         self._queue = sorted(chains, key=lambda chain: -chain.steps)[::-1]
         self._skipped: set[int] = set()
-        self._piece_rows = max(1, min(PIECE_ROWS, _PIECE_BYTES // max(1, maker.spec.row_bytes)))
-        self._rows = self._run()
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> PlayedRows:
-        return next(self._rows)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    @property
-    def piece_rows(self) -> int:
-        """Rows of each piece of an episode but the last."""
-        return self._piece_rows
+        # Of each piece of an episode but the last
+        self.piece_rows = max(1, min(PIECE_ROWS, _PIECE_BYTES // max(1, maker.spec.row_bytes)))
+        super().__init__(self._run())
 
     def skip(self, chain: Chain) -> None:
         """Play no more of a chain; rows that were played already are not handed out."""
         self._skipped.add(id(chain))
-
-    def close(self) -> None:
-        """Close the envs; closing twice has no effect."""
-        self._rows.close()
 
     def _run(self) -> Generator[PlayedRows]:
         if not self._queue:
@@ -150,7 +154,7 @@ class Player(Iterator[PlayedRows]):
         for part in parts:
             chosen.append(part)
             rows += part.segment.rows
-            if rows >= self._piece_rows:
+            if rows >= self.piece_rows:
                 break
         if chosen:
             lanes.ask(lane, [part.segment for part in chosen])
@@ -172,7 +176,7 @@ class Player(Iterator[PlayedRows]):
             actions = _Actions(one)
             row, rows = 0, one.steps + 1
             while row < rows:
-                stop = min(row + self._piece_rows, rows)
+                stop = min(row + self.piece_rows, rows)
                 count = stop - row - (row == 0)
                 segment = Segment(
                     stop - row,

@@ -17,6 +17,7 @@ from ...buffers.provenance.chains import Chain, Play, chains_of
 from ...buffers.storage.joined import ID_BITS, JoinedStorage
 from ...buffers.storage.protocol import Storage
 from .player import (
+    Closing,
     PlayedRows,
     Player,
     check_repeats,
@@ -125,7 +126,7 @@ def resimulate(
     return Resimulation(plan, jobs, lanes, progress)
 
 
-class Resimulation(Iterator[EpisodeProof]):
+class Resimulation(Closing[EpisodeProof]):
     """The iterator of `resimulate`."""
 
     def __init__(
@@ -140,23 +141,7 @@ class Resimulation(Iterator[EpisodeProof]):
         # Env steps that are played for them
         self.steps = sum(chain.steps for chains, _ in jobs for chain in chains)
         self._plan, self._jobs, self._lanes, self._progress = plan, jobs, lanes, progress
-        self._proofs = self._run()
-
-    def __iter__(self) -> Resimulation:
-        return self
-
-    def __next__(self) -> EpisodeProof:
-        return next(self._proofs)
-
-    def __enter__(self) -> Resimulation:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Stop; closing twice has no effect."""
-        self._proofs.close()
+        super().__init__(self._run())
 
     def _run(self) -> Generator[EpisodeProof]:
         plan, before = self._plan, 0

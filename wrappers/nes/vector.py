@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
 import gymnasium
 
 from ...buffers.base.number_checks import MOST_ENVS, check_size, check_whole, is_real, is_whole
+from ..env_results import RecordedWrapper
 from ..episodes import EpisodicLife
 from ..frames import FrameStack
 from ..make_vector_env import vectorize
@@ -247,13 +248,10 @@ def with_wrappers(
     return SeededResets(env)
 
 
-class _NesSnapshots(
-    gymnasium.Wrapper[Image, Any, Image, Any], gymnasium.utils.RecordConstructorArgs
-):
+class _NesSnapshots(RecordedWrapper[Image, Any]):
     """Add a snapshot of the game to the info of each reset, `info["snapshot"]`."""
 
     def __init__(self, env: gymnasium.Env[Image, Any]) -> None:
-        gymnasium.utils.RecordConstructorArgs.__init__(self)
         super().__init__(env)
         self._inner = cast("NesEnv", env.unwrapped)
         self._inner.pack_snapshot({})  # raises if the backend has none
