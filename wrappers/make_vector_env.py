@@ -273,6 +273,15 @@ def declared_mode(envs: AnyVectorEnv) -> Any:
     return mode if isinstance(mode, AutoresetMode) else envs.metadata.get("autoreset_mode")
 
 
+def declared_info(envs: AnyVectorEnv) -> dict[str, object]:
+    """Info fields that the envs declare, each with the value that means "not there"."""
+    recipe: Any = envs.metadata.get("stepwell", {})
+    is_ours = isinstance(recipe, dict) and recipe.get("maker") == "make_vec"
+    own = recipe.get("env") if is_ours else recipe
+    info = own.get("info") if isinstance(own, dict) else None
+    return dict(info) if isinstance(info, dict) else {}
+
+
 def _one_built(
     env: AnyEnv, num_envs: int | None, num_workers: int | None, wrappers: Sequence[WrapperFn]
 ) -> AnyVectorEnv:

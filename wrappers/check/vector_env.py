@@ -16,7 +16,7 @@ from ...buffers.spec.open_spaces import lengths_of, original_space
 from ..envpool import from_envpool, is_pool
 from ..final_observations import ExactInfos, OverwriteDetector
 from ..fixed_spaces import with_fixed_vector_spaces
-from ..make_vector_env import declared_mode, require_spaces
+from ..make_vector_env import declared_info, declared_mode, require_spaces
 from .watch import (
     Leaves,
     MemoryWatch,
@@ -553,7 +553,7 @@ class _Check:
             stack_padding=self._stack.padding,
             has_frame_counters=self._resets.has_frame_counters,
             padded=self._padded(),
-            declared_info=self._declared_info(),
+            declared_info=tuple(declared_info(self._envs)),
             tensor_device=self._tensor_device,
             rewards_are_arrays=self._rewards_are_arrays,
             global_random=self._random.drawn,
@@ -576,13 +576,6 @@ class _Check:
     def _padded(self) -> tuple[str, ...]:
         single = self._envs.single_observation_space, self._envs.single_action_space
         return tuple(name for space in single for name in lengths_of(space))
-
-    def _declared_info(self) -> tuple[str, ...]:
-        """Names of the info fields that the envs declare, as the Collector reads them."""
-        recipe = self._envs.metadata.get("stepwell", {})
-        own = recipe.get("env") if recipe.get("maker") == "make_vec" else recipe
-        info = own.get("info") if isinstance(own, dict) else None
-        return tuple(info) if isinstance(info, dict) else ()
 
     def _autoreset(self) -> tuple[Autoreset, int]:
         if self._disabled_resets:
