@@ -30,7 +30,7 @@ import stepwell as sw
 from stepwell.wrappers.nes import Cartridge, Game, installed_backends
 from stepwell.wrappers.nes.buttons import action_set, parse_boot
 from stepwell.wrappers.nes.emulators import NesBackend, open_console
-from stepwell.wrappers.nes.starts import play_boot
+from stepwell.wrappers.nes.snapshot import play_boot
 
 FRAME_SKIP = 4
 EPISODE_FRAMES = 3_600

@@ -137,7 +137,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "an observation is not copied",
-        "wrappers/owned_copies.py",
+        "wrappers/env_results.py",
         'return np.array(array, order="C")',
         "return np.ascontiguousarray(array)",
         ("tests/wrappers/old_gym/test_from_gym.py::test_buffers_inside_infos_are_copied_too",),
@@ -630,7 +630,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "an interval has a degree of freedom too many",
-        "collectors/evaluation/result.py",
+        "collectors/evaluation/evaluate.py",
         "student_quantile(count - 1)",
         "student_quantile(count)",
         (
@@ -641,7 +641,7 @@ BUGS: tuple[Bug, ...] = (
     # --- a person plays ---------------------------------------------------------------------------
     Bug(
         "a press is compared with the mark, not with the press before",
-        "collectors/person/ram_search.py",
+        "collectors/person/play.py",
         "(ram[self.left], self._seen[-1][self.left])",
         "(ram[self.left], self._seen[0][self.left])",
         (
@@ -650,7 +650,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "a wrong key empties a search",
-        "collectors/person/ram_search.py",
+        "collectors/person/play.py",
         "            if len(left):",
         "            if True:",
         (
@@ -747,9 +747,9 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "a chain is played up to the first wanted episode",
-        "collectors/simulation/archive.py",
-        "last = max((k for k, one in enumerate(ids)",
-        "last = min((k for k, one in enumerate(ids)",
+        "collectors/simulation/resimulate.py",
+        "last = max((k for k, one in enumerate(chain.plays)",
+        "last = min((k for k, one in enumerate(chain.plays)",
         ("tests/collectors/simulation/test_archive.py::test_extras_are_kept",),
     ),
     Bug(

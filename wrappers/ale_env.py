@@ -1,10 +1,12 @@
-"""The emulator in ale-py's `AtariEnv`: types, frame skip by its own calls, quick seeded loads."""
+"""The emulator of ale-py: frame skip by its own calls, quick seeded loads, what is relied on."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import struct
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, cast
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, cast
 
 import gymnasium
 import numpy as np
@@ -14,66 +16,18 @@ from gymnasium.utils.seeding import np_random
 
 from ..buffers.base.errors import not_copied
 from ..buffers.base.number_checks import check_whole
+from .env_results import RecordedWrapper
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ale_py import Action, ALEInterface
     from ale_py.env import AtariEnv
 
     from .snapshots import SavedGame
 
-
 Image = npt.NDArray[np.uint8]
-
-
-class Emulator(Protocol):
-    """The methods of `ale_py.ALEInterface` that the wrappers use."""
-
-    def act(self, action: object, paddle_strength: float, /) -> int:
-        """Play one frame and return its reward."""
-        ...
-
-    def game_over(self, *, with_truncation: bool) -> bool:
-        """Return True if the game has ended."""
-        ...
-
-    def lives(self) -> int:
-        """Return the number of lives left."""
-        ...
-
-    def getEpisodeFrameNumber(self) -> int:
-        """Return the number of frames since the game was reset."""
-        ...
-
-    def getFrameNumber(self) -> int:
-        """Return the number of frames since the game was loaded."""
-        ...
-
-    def getScreenGrayscale(self, array: npt.NDArray[np.uint8], /) -> None:
-        """Write the gray levels of the screen into an array [H, W]."""
-        ...
-
-    def getScreenRGB(self, array: npt.NDArray[np.uint8], /) -> None:
-        """Write the colors of the screen into an array [H, W, 3]."""
-        ...
-
-    def getScreen(self, array: npt.NDArray[np.uint8], /) -> None:
-        """Write the color numbers of the screen into an array [H, W]."""
-        ...
-
-    def getScreenDims(self) -> tuple[int, int]:
-        """Return the rows and columns of the screen."""
-        ...
-
-    def getAvailableModes(self) -> list[int]:
-        """Return the modes of the game."""
-        ...
-
-    def getAvailableDifficulties(self) -> list[int]:
-        """Return the difficulties of the game."""
-        ...
-
-    def setInt(self, key: str, value: int, /) -> None:
-        """Change a setting; it takes effect when the next game is loaded."""
-        ...
+Emulator: TypeAlias = "ALEInterface"
 
 
 def emulator_of(env: gymnasium.Env[Any, Any]) -> Emulator:
@@ -92,7 +46,7 @@ def quiet_emulators() -> None:
     ale_py.ALEInterface.setLoggerMode(mode)  # pyright: ignore[reportUnknownArgumentType]
 
 
-def emulator_actions(meanings: list[str]) -> list[object]:
+def emulator_actions(meanings: list[str]) -> list[Action]:
     """Convert names of actions to arguments of `Emulator.act`."""
     import ale_py
 
@@ -123,9 +77,7 @@ def check_seed(seed: int) -> None:
         raise ValueError(f"seed: expected 0 to {LARGEST_SEED}, got {seed}")
 
 
-class EmulatorSeed(
-    gymnasium.Wrapper[ObsType, ActType, ObsType, ActType], gymnasium.utils.RecordConstructorArgs
-):
+class EmulatorSeed(RecordedWrapper[ObsType, ActType]):
     """Seed the emulator with the seed of `reset` itself.
 
     ale-py's `AtariEnv` seeds its emulator with a hash of the seed, ale-py's vector env with the
@@ -148,7 +100,6 @@ class EmulatorSeed(
     def __init__(self, env: gymnasium.Env[ObsType, ActType]) -> None:
         # The emulator reads its seed when it loads a game.
         self._loads = SeededLoads(emulator_of(env), cast("AtariEnv", env.unwrapped).load_game)
-        gymnasium.utils.RecordConstructorArgs.__init__(self)
         super().__init__(env)
 
     @property
@@ -178,9 +129,7 @@ class EmulatorSeed(
         return observation, saved.info(emulator_info(ale))
 
 
-class AleFrameSkip(
-    gymnasium.Wrapper[Image, int, Image, int], gymnasium.utils.RecordConstructorArgs
-):
+class AleFrameSkip(RecordedWrapper[Image, int]):
     """`FrameSkip` and `TimeLimit` in one wrapper for ale-py: the same results in less time.
 
     It calls the emulator directly, because `AtariEnv.step` builds a new screen and a new info for
@@ -222,10 +171,7 @@ class AleFrameSkip(
         max_frames: int | None = None,
     ) -> None:
         _check(env, skip, pool, max_frames)
-        gymnasium.utils.RecordConstructorArgs.__init__(
-            self, skip=skip, pool=pool, max_frames=max_frames
-        )
-        super().__init__(env)
+        super().__init__(env, {"skip": skip, "pool": pool, "max_frames": max_frames})
         self.skip = skip
         self.max_frames = max_frames
         self._ale = emulator_of(env)
@@ -329,13 +275,12 @@ class SeededLoads:
         if self._parts is None:
             self._load()
             if not self._was_loaded:
-                self._parts, self._was_loaded = _parts_of(_state(self._ale), seed), True
+                self._parts, self._was_loaded = (
+                    _parts_of(self._ale.cloneState(include_rng=True).__getstate__(), seed),
+                    True,
+                )
         else:
             self._ale.restoreState(_ale_state(_joined(self._parts, seed)))
-
-
-def _state(ale: Any) -> bytes:
-    return cast("bytes", ale.cloneState(include_rng=True).__getstate__())
 
 
 def _ale_state(data: bytes) -> object:
@@ -370,3 +315,112 @@ def _generator(seed: int) -> bytes:
     """Return the generator's text right after it was seeded."""
     words = cast("Any", np.random.RandomState(seed).get_state())[1].tolist()
     return " ".join(map(str, [*words, len(words)])).encode()
+
+
+# What `make_atari` relies on, in an ale-py that it was not tested with.
+
+_GAME = "breakout"
+
+
+@functools.cache
+def unlike_facts(backend: str) -> tuple[str, ...]:
+    """Find what differs from the tested ale-py, each fact in words; none if it may be used."""
+    # Takes about 0.3 s the first time. tests/wrappers/test_ale_py_facts.py has the same facts, and
+    # more of them, for the tested version. ``backend`` is "native" or "python", of `make_atari`.
+    quiet_emulators()
+    facts = _native_facts() if backend == "native" else _python_facts()
+    return tuple(fact for fact, holds in facts if not holds)
+
+
+def _python_facts() -> Iterator[tuple[str, bool]]:
+    quick, filed = _Emulator(), _Emulator()
+    quick.loads.load(0)
+    for seed in (1, 2**31 - 1):
+        quick.loads.load(seed)  # from the state of the load before, where that is possible
+        filed.load(seed)
+        yield (
+            f"a load with seed {seed} from another load's state is one from the file",
+            (np.array_equal(quick.play(), filed.play())),
+        )
+    filed.load(0)
+    once = filed.play()
+    filed.load(0)
+    yield "a seed decides all sticky actions", np.array_equal(once, filed.play())
+    filed.load(1)
+    yield "another seed decides others", not np.array_equal(once, filed.play())
+
+
+class _Emulator:
+    """An emulator of a game with sticky actions."""
+
+    def __init__(self) -> None:
+        import ale_py
+
+        self._ale: Any = ale_py.ALEInterface()
+        self._ale.setFloat("repeat_action_probability", 0.25)
+        self.loads = SeededLoads(self._ale, self._load)
+
+    def _load(self) -> None:
+        from ale_py import roms
+
+        self._ale.loadROM(cast("Path", roms.get_rom_path(_GAME)))
+
+    def load(self, seed: int) -> None:
+        """Load the game from its file."""
+        self._ale.setInt("random_seed", seed)
+        self._load()
+
+    def play(self, frames: int = 120) -> npt.NDArray[np.uint8]:
+        """Reset the game, and return the emulator's memory uint8 [frames, 128] after each frame."""
+        self._ale.reset_game()
+        actions = self._ale.getMinimalActionSet()
+        memory = np.empty((frames, 128), np.uint8)
+        for frame in range(frames):
+            self._ale.act(actions[frame % len(actions)])
+            memory[frame] = self._ale.getRAM()
+        return memory
+
+
+def _native_facts() -> Iterator[tuple[str, bool]]:
+    with contextlib.closing(_vector_env(noop_max=1)) as envs:
+        numbers = {int(envs.reset()[1]["episode_frame_number"][0]) for _ in range(16)}
+        yield "noop_max leaves the greatest number of no-ops out", numbers == {0}
+    with contextlib.closing(_vector_env(max_num_frames_per_episode=6)) as envs:
+        envs.reset(seed=0)
+        before = envs.step(np.zeros(1, np.int64))
+        last = envs.step(np.zeros(1, np.int64))
+        first = envs.step(np.zeros(1, np.int64))
+        counts = [int(step[4]["frame_number"][0]) for step in (before, last, first)]
+        in_episode = [int(step[4]["episode_frame_number"][0]) for step in (before, last, first)]
+        yield "a step counts the frames that it played", in_episode[:2] == [4, 6]
+        yield "an episode that is cut is truncated", bool(last[3][0]) and not bool(last[2][0])
+        yield (
+            "the step after an end resets (NEXT_STEP)",
+            (in_episode[2] == 0 and not bool(first[3][0])),
+        )
+        yield "frame_number goes on over resets", counts == [4, 6, 6]
+    # While the ball flies; cut on the second of four frames.
+    with contextlib.closing(_vector_env(max_num_frames_per_episode=42)) as envs:
+        envs.reset(seed=0)
+        screens = [envs.step(np.ones(1, np.int64))[0] for _ in range(11)]
+        yield "screens differ while the ball flies", not np.array_equal(*screens[-3:-1])
+        yield "the last observation of an episode is an older screen", np.array_equal(*screens[-2:])
+
+
+def _vector_env(**changes: Any) -> Any:
+    """Make ale-py's vector env of one game without luck, stack or resize."""
+    from ale_py.vector_env import AtariVectorEnv
+
+    # ale-py writes into the metadata, which is else that of all vector envs.
+    plain: Any = type("Plain", (AtariVectorEnv,), {"metadata": {}})
+    defaults: dict[str, Any] = {
+        "img_height": 210,
+        "img_width": 160,
+        "stack_num": 1,
+        "noop_max": 1,
+        "use_fire_reset": False,
+        "reward_clipping": False,
+        "repeat_action_probability": 0.0,
+        "num_threads": 1,
+    }
+    return plain(_GAME, 1, **(defaults | changes))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import re
 import warnings
 from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
@@ -36,6 +35,7 @@ from .pixels import Resize, require_opencv
 from .recipe import spec_of
 from .rewards import SignReward
 from .seeded_resets import SeededResets
+from .versions import installed_version, version_numbers
 
 if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
@@ -79,25 +79,9 @@ def make_atari(
     `info["noops"]`), and at the end of an episode the native backend shows an older screen than the
     last one.
 
-    | setting | default | native | python | meaning |
-    |---|---|---|---|---|
-    | `frame_skip` | 4 | yes | yes | emulator frames per step; the reward is their sum |
-    | `pool` | "max" | yes | yes | "max" of a step's last two frames, or "none": the last one |
-    | `noop_max` | 30 | yes | yes | no-op frames after a reset: 0 to this number, uniformly drawn |
-    | `fire_reset` | False | yes | yes | press FIRE for one frame after a reset, if there is one |
-    | `size` | (84, 84) | yes | yes | rows and columns, by area averaging; None: the screen's |
-    | `grayscale` | True | yes | yes | the emulator's gray levels; False: RGB as the last axis |
-    | `frame_stack` | 4 | yes | yes | frames of an observation, zeros first; None: no such axis |
-    | `sticky` | 0.25 | yes | yes | probability, per frame, that the last action is repeated |
-    | `max_frames` | 108,000 | yes | yes | truncation, in frames since the first observation |
-    | `clip_rewards` | False | yes | yes | sign of the reward; `info["raw_reward"]`: the raw one |
-    | `life_loss` | "ignore" | "ignore" | yes | "end": a lost life ends the episode, not the game |
-    | `full_actions` | False | yes | yes | all 18 actions instead of those that the game uses |
-    | `mode`, `difficulty` | None | None | yes | the game's variants; None is the game's default |
-    | `num_workers` | None | yes | yes | number of threads or processes; None chooses it |
-    | `snapshots` | False | no | yes | `info["snapshot"]` of resets: the emulator's state |
-    | seeds of resets | | some | each | an episode with a seed can be played again alone |
-    | last observation | | stale | true | `metadata["stepwell"]["final_observation"]` |
+    The native backend has neither ``life_loss="end"`` nor ``mode``, ``difficulty`` and
+    ``snapshots``, and seeds some resets; on the python backend each reset has a seed, so that each
+    episode can be played again alone.
 
     With `fire_reset` the native backend counts the FIRE as one of the no-ops that it drew.
 
@@ -108,21 +92,22 @@ def make_atari(
         game: "pong", "Pong" or "ALE/Pong-v5"; `atari_games()` lists all games.
         num_envs: Number of envs, N >= 1.
         backend: "native", "python" for true last observations, lives and game modes, or "auto".
-            `metadata["stepwell"]["backend"]` is the one that was taken.
-        frame_skip: See the table.
-        pool: See the table.
-        noop_max: See the table.
-        fire_reset: See the table.
-        size: See the table.
-        grayscale: See the table.
-        frame_stack: See the table.
-        sticky: See the table.
-        max_frames: See the table.
-        clip_rewards: See the table.
-        life_loss: See the table.
-        full_actions: See the table.
-        mode: See the table.
-        difficulty: See the table.
+            ``metadata["stepwell"]`` has the one that was taken under "backend", and "stale" or
+            "true" under "final_observation".
+        frame_skip: Emulator frames per step; the reward is their sum.
+        pool: "max" of a step's last two frames, or "none": the last one.
+        noop_max: No-op frames after a reset: 0 to this number, uniformly drawn.
+        fire_reset: Press FIRE for one frame after a reset, if there is one.
+        size: Rows and columns, by area averaging; None: the screen's.
+        grayscale: The emulator's gray levels; False: RGB as the last axis.
+        frame_stack: Frames of an observation, zeros first; None: no such axis.
+        sticky: Probability, per frame, that the last action is repeated.
+        max_frames: Truncation, in frames since the first observation.
+        clip_rewards: The sign of the reward; ``info["raw_reward"]`` is the raw one.
+        life_loss: "end": a lost life ends the episode, not the game.
+        full_actions: All 18 actions instead of those that the game uses.
+        mode: The game's variant; None is the game's default.
+        difficulty: The same.
         num_workers: Threads ("native", at least 1) or processes ("python"; 0 is this process, as is
             None for one env and in a daemonic process). Processes need no script with a main guard.
         snapshots: The info of each reset has the state of emulator and env as bytes, some 200, from
@@ -174,7 +159,23 @@ def make_atari(
     if backend == "auto":
         backend = "python" if snapshots else _chosen_backend(settings)
     _check_ale_py(backend)
-    envs = _make(settings, num_envs, backend, num_workers, snapshots=snapshots)
+    envs: VectorEnv[Any, Any, Any]
+    if backend == "native":
+        from .atari_native import NativeAtari  # loads ale-py
+
+        hint = "; backend='python' can step in this process"
+        check_whole("num_workers", 1 if num_workers is None else num_workers, 1, hint=hint)
+        envs = NativeAtari(settings, num_envs, num_workers or 0)
+    else:
+        check_buildable(settings)
+        num_workers = checked_num_workers(num_envs, num_workers, needs_main=False)
+        if num_workers == 0:
+            make = partial(atari_env, settings, snapshots=snapshots)
+            envs = vectorize([make] * num_envs, num_workers=0)
+        else:
+            from .atari_python import AtariWorkers  # loads ale-py
+
+            envs = AtariWorkers(settings, num_envs, num_workers, snapshots=snapshots)
     envs.metadata = {**envs.metadata, "stepwell": settings.recipe(backend), **_spec(settings)}
     return envs
 
@@ -211,13 +212,10 @@ def _chosen_backend(settings: AtariSettings) -> Backend:
 
 def _check_ale_py(backend: Backend) -> None:
     """Check an ale-py newer than the tested version, and warn the caller of `make_atari`."""
-    # Imported here because it takes 10 ms.
-    from importlib.metadata import version
-
-    found = version("ale-py")
-    if _numbers(found) <= _numbers(TESTED_ALE_PY):
+    found = installed_version("ale-py") or ""
+    if version_numbers(found) <= version_numbers(TESTED_ALE_PY):
         return
-    from .ale_facts import unlike_facts
+    from .ale_env import unlike_facts
 
     cure = f"install 'ale-py=={TESTED_ALE_PY}'"
     if unlike := unlike_facts(backend):
@@ -234,43 +232,11 @@ def _check_ale_py(backend: Backend) -> None:
     )
 
 
-def _numbers(version: str) -> tuple[int, ...]:
-    """Return the numbers of a release without a suffix: (0, 13, 0) for "0.13.0rc1"."""
-    found = re.match(r"\d+(\.\d+)*", version)
-    return tuple(map(int, found[0].split("."))) if found else ()
-
-
 def _spec(settings: AtariSettings) -> dict[str, str]:
     """Return Gymnasium's spec of one env of the python backend, used for both backends."""
     with contextlib.closing(atari_env(settings)) as env:
         spec = spec_of(env)
     return {} if spec is None else {"env_spec": spec}
-
-
-def _make(
-    settings: AtariSettings,
-    num_envs: int,
-    backend: Backend,
-    num_workers: int | None,
-    *,
-    snapshots: bool,
-) -> VectorEnv[Any, Any, Any]:
-    if backend == "python":
-        check_buildable(settings)
-        num_workers = checked_num_workers(num_envs, num_workers, needs_main=False)
-        if num_workers == 0:
-            make = partial(atari_env, settings, snapshots=snapshots)
-            return vectorize([make] * num_envs, num_workers=0)
-        from .atari_python import AtariWorkers  # loads ale-py
-
-        return AtariWorkers(settings, num_envs, num_workers, snapshots=snapshots)
-    from .atari_native import NativeAtari  # loads ale-py
-
-    if num_workers is not None:
-        check_whole(
-            "num_workers", num_workers, 1, hint="; backend='python' can step in this process"
-        )
-    return NativeAtari(settings, num_envs, num_workers or 0)
 
 
 def atari_env(settings: AtariSettings, *, snapshots: bool = False) -> gymnasium.Env[Image, int]:

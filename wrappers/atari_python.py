@@ -68,7 +68,7 @@ class FusedAtari(gymnasium.Env[Image, int]):
         self._skip, self._max_frames = settings.frame_skip, settings.max_frames
         self._clips = settings.clip_rewards
         self._ends_lives = settings.life_loss == "end"
-        self._screens = _Screens(self.ale, settings)
+        self._screens = _Screens(cast("Emulator", self.ale), settings)
         self._may_be_ntsc = settings.grayscale and self._screens.has_bands
         self.observation_space = gymnasium.spaces.Box(0, 255, self._screens.shape, np.uint8)
         self.action_space = cast("Any", gymnasium.spaces.Discrete(len(chosen)))
@@ -255,12 +255,10 @@ class _NtscScreens(_Screens):
         self._turn = 0
 
     def keep(self) -> None:
-        """Keep the screen, which may be pooled with the next one."""
         if self._pools:
             self._get_numbers(self._numbers[self._turn][0])
 
     def read(self, *, is_pooled: bool) -> Image:
-        """Return the screen; if `is_pooled`, its maximum with the one that was kept."""
         turn, differs = self._turn, self._differs
         before, now = self._numbers[turn]
         self._get_numbers(now)
@@ -325,7 +323,6 @@ class AtariWorkers(WorkerVectorEnv):
         self._seen = np.zeros(num_envs, np.int64)
 
     def __repr__(self) -> str:
-        """Name the game and the numbers of envs and processes."""
         return (
             f"AtariWorkers({self._game}, num_envs={self.num_envs}, num_workers={self.num_workers})"
         )

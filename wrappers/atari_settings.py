@@ -101,7 +101,6 @@ class AtariSettings:
     difficulty: int | None
 
     def __post_init__(self) -> None:
-        """Check every value."""
         check_whole("frame_skip", self.frame_skip, 1, most=LARGEST)
         check_whole("noop_max", self.noop_max, 0, most=LARGEST)
         if self.frame_stack is not None:

@@ -17,6 +17,7 @@ from ale_py import roms
 from gymnasium.core import ActType, ObsType
 
 from .ale_env import LARGEST_SEED, Emulator, emulator_info, quiet_emulators
+from .env_results import RecordedWrapper
 from .snapshots import (
     Array,
     SavedGame,
@@ -180,15 +181,12 @@ class SavingEmulator:
         return known
 
 
-class AtariSnapshots(
-    gymnasium.Wrapper[ObsType, ActType, ObsType, ActType], gymnasium.utils.RecordConstructorArgs
-):
+class AtariSnapshots(RecordedWrapper[ObsType, ActType]):
     """Add a snapshot of the game to the info of each reset, `info["snapshot"]`."""
 
     # ``env`` is a game of `make_atari`, without its frame stack, on a `SavingEmulator`.
 
     def __init__(self, env: gymnasium.Env[ObsType, ActType]) -> None:
-        gymnasium.utils.RecordConstructorArgs.__init__(self)
         super().__init__(env)
         inner: Any = env.unwrapped
         self._ale: SavingEmulator = inner.ale

@@ -17,11 +17,10 @@ from .ale_env import (
     emulator_info,
     emulator_of,
 )
+from .env_results import RecordedWrapper
 
 
-class NoopStart(
-    gymnasium.Wrapper[ObsType, ActType, ObsType, ActType], gymnasium.utils.RecordConstructorArgs
-):
+class NoopStart(RecordedWrapper[ObsType, ActType]):
     """Play a random number of no-op frames after each reset, so that starts differ.
 
     The number is drawn uniformly from 0 to `noop_max` (inclusive) with the env's generator, and
@@ -52,10 +51,7 @@ class NoopStart(
         self, env: gymnasium.Env[ObsType, ActType], noop_max: int = 30, *, noop_action: int = 0
     ) -> None:
         _check(env, noop_max, noop_action)
-        gymnasium.utils.RecordConstructorArgs.__init__(
-            self, noop_max=noop_max, noop_action=noop_action
-        )
-        super().__init__(env)
+        super().__init__(env, {"noop_max": noop_max, "noop_action": noop_action})
         self.noop_max = noop_max
         self.noop_action = cast("ActType", noop_action)
         self._ale = emulator_of(env) if _has_no_noop(env) else None
@@ -132,9 +128,7 @@ def _check(env: gymnasium.Env[ObsType, ActType], noop_max: int, noop_action: int
         )
 
 
-class FireReset(
-    gymnasium.Wrapper[ObsType, ActType, ObsType, ActType], gymnasium.utils.RecordConstructorArgs
-):
+class FireReset(RecordedWrapper[ObsType, ActType]):
     """Press FIRE for one frame after each reset, for games that start only then.
 
     Args:
@@ -156,7 +150,6 @@ class FireReset(
             raise ValueError(
                 f"FireReset: expected an env with an action named FIRE, got {meanings}"
             )
-        gymnasium.utils.RecordConstructorArgs.__init__(self)
         super().__init__(env)
         self.fire_action = cast("ActType", meanings.index("FIRE"))
 
@@ -173,9 +166,7 @@ class FireReset(
         return observation, info
 
 
-class EpisodicLife(
-    gymnasium.Wrapper[ObsType, ActType, ObsType, ActType], gymnasium.utils.RecordConstructorArgs
-):
+class EpisodicLife(RecordedWrapper[ObsType, ActType]):
     """Report `terminated` when a life is lost, and continue the same game after `reset`.
 
     The reset after a lost life does not reset the game but returns the current observation, so no
@@ -197,7 +188,6 @@ class EpisodicLife(
     """
 
     def __init__(self, env: gymnasium.Env[ObsType, ActType]) -> None:
-        gymnasium.utils.RecordConstructorArgs.__init__(self)
         super().__init__(env)
         self._lives = 0
         self._continued: tuple[ObsType, dict[str, Any]] | None = None

@@ -23,8 +23,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
-from .env_results import EnvResults
-from .owned_copies import owned_value
+from .env_results import EnvResults, owned_value
 from .workers.infos import add_info
 
 _NAME = "_stepwell_exact_results"

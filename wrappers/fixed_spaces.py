@@ -19,10 +19,10 @@ from ..buffers.spec.open_spaces import (
     has_open_parts,
     join_values,
 )
-from .env_results import reset_of, step_of
+from .env_results import RecordedWrapper, reset_of, step_of
 
 
-class FixedSpaces(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordConstructorArgs):
+class FixedSpaces(RecordedWrapper[Any, Any]):
     """Give texts, sequences, graphs and alternatives as arrays, and take such actions as arrays.
 
     Each becomes a Dict of padded arrays with lengths and masks, as `fixed_space` describes it; the
@@ -51,8 +51,7 @@ class FixedSpaces(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordC
     def __init__(
         self, env: gymnasium.Env[Any, Any], lengths: Mapping[str, int] | None = None
     ) -> None:
-        gymnasium.utils.RecordConstructorArgs.__init__(self, lengths=lengths)
-        super().__init__(env)
+        super().__init__(env, {"lengths": lengths})
         self.lengths = dict(lengths or {})
         check_lengths(self.lengths)
         self.observation_space = fixed_space(env.observation_space, "observation", lengths)

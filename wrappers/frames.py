@@ -10,13 +10,13 @@ import numpy.typing as npt
 from gymnasium.core import ActType, ObsType
 
 from ..buffers.base.number_checks import check_whole
+from ..buffers.spec.exact_values import one_number
+from .env_results import RecordedWrapper
 
 Array = npt.NDArray[Any]
 
 
-class FrameSkip(
-    gymnasium.Wrapper[ObsType, ActType, ObsType, ActType], gymnasium.utils.RecordConstructorArgs
-):
+class FrameSkip(RecordedWrapper[ObsType, ActType]):
     """Repeat each action for `skip` frames, sum the rewards and pool the last two frames.
 
     Old consoles draw some sprites only every second frame, hence the pixel-wise maximum of the
@@ -52,8 +52,7 @@ class FrameSkip(
         pool: Literal["max", "none"] = "max",
     ) -> None:
         _check_skip(env, skip, pool)
-        gymnasium.utils.RecordConstructorArgs.__init__(self, skip=skip, pool=pool)
-        super().__init__(env)
+        super().__init__(env, {"skip": skip, "pool": pool})
         self.skip = skip
         space = env.observation_space
         pools = pool == "max" and skip > 1
@@ -65,19 +64,15 @@ class FrameSkip(
         """Repeat `action`; the reward is the sum over the frames played."""
         before = self._before
         observation, reward, terminated, truncated, info = self.env.step(action)
-        total, frames = _scalar(reward), 1
+        total, frames = one_number(reward, "reward"), 1
         while frames < self.skip and not (terminated or truncated):
             if before is not None:  # copy: the env may reuse its observation array
                 np.copyto(before, cast("npt.NDArray[Any]", observation))
             observation, reward, terminated, truncated, info = self.env.step(action)
-            total, frames = total + _scalar(reward), frames + 1
+            total, frames = total + one_number(reward, "reward"), frames + 1
         if before is not None and frames > 1:
             observation = cast("ObsType", np.maximum(cast("npt.NDArray[Any]", observation), before))
         return observation, total, terminated, truncated, info
-
-
-def _scalar(reward: SupportsFloat) -> float:
-    return float(np.asarray(reward).item())  # some envs return arrays of shape (1,)
 
 
 def _check_skip(env: gymnasium.Env[ObsType, ActType], skip: int, pool: str) -> None:
@@ -91,9 +86,7 @@ def _check_skip(env: gymnasium.Env[ObsType, ActType], skip: int, pool: str) -> N
         )
 
 
-class FrameStack(
-    gymnasium.Wrapper[Array, ActType, Array, ActType], gymnasium.utils.RecordConstructorArgs
-):
+class FrameStack(RecordedWrapper[Array, ActType]):
     """Stack the newest `size` observations in one array, the oldest first.
 
     Unlike `gymnasium.wrappers.FrameStackObservation` (1.4.0) it copies each observation directly,
@@ -124,8 +117,7 @@ class FrameStack(
         padding: Literal["zero", "repeat"] = "zero",
     ) -> None:
         space = _check_stack(env, size, padding)
-        gymnasium.utils.RecordConstructorArgs.__init__(self, size=size, padding=padding)
-        super().__init__(env)
+        super().__init__(env, {"size": size, "padding": padding})
         self.padding = padding
         low, high = (np.repeat(bound[None], size, axis=0) for bound in (space.low, space.high))
         self.observation_space = gymnasium.spaces.Box(low, high, dtype=space.dtype.type)

@@ -104,11 +104,7 @@ class SameStepVectorEnv(SyncVectorEnv[Any, Any]):
 def gray_scale_observation(
     env: gymnasium.Env[Any, Any], keep_dim: bool = False
 ) -> gymnasium.Env[Any, Any]:
-    """Convert a uint8 RGB image [H, W, 3] to gray levels [H, W], or [H, W, 1] with ``keep_dim``.
-
-    Raises:
-        ValueError: The observation is not a uint8 RGB image.
-    """
+    """Convert a uint8 RGB image [H, W, 3] to gray levels [H, W], or [H, W, 1] with ``keep_dim``."""
     gray = Grayscale(env)
     if not keep_dim:
         return gray
@@ -117,11 +113,7 @@ def gray_scale_observation(
 
 
 def frame_stack(env: gymnasium.Env[Any, Any], num_stack: int) -> gymnasium.Env[Any, Any]:
-    """Stack the newest ``num_stack`` observations; the first of an episode fills the stack.
-
-    Raises:
-        ValueError: ``num_stack`` is below 1, or the observation space is not a Box.
-    """
+    """Stack the newest ``num_stack`` observations; the first of an episode fills the stack."""
     return FrameStack(env, num_stack, padding="repeat")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from gymnasium import spaces
@@ -12,23 +12,10 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from ..buffers.base.errors import not_copied
+from ..buffers.base.optional_libraries import load_library
 
 _LEAST_ROOM = 16  # steps: to compile a loop takes longer than to make memory for them
 _Space = spaces.Space[Any]
-
-
-class _JaxPolicy(Protocol):
-    """The part of a `jax_policy` that `JaxEnvs.scan` uses."""
-
-    function: Callable[[Any, Any, Any, Any], Any]
-    params: Any
-    key: Any
-    steps: int
-
-    @property
-    def choose(self) -> Callable[..., Any]:
-        """The function as a part of what is compiled."""
-        ...
 
 
 class _Result(NamedTuple):
@@ -136,7 +123,7 @@ class JaxEnvs(VectorEnv[Any, Any, Any]):
         params: Any = None,
         max_episode_steps: int | None = None,
     ) -> None:
-        self._jax: Any = _load_jax()
+        self._jax: Any = load_library("jax", "JaxEnvs", install="'stepwell[jax]'")
         for name, value in (("num_envs", num_envs), ("max_episode_steps", max_episode_steps or 1)):
             if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
                 raise ValueError(f"{name}: expected a whole number >= 1, got {value!r}")
@@ -214,7 +201,7 @@ class JaxEnvs(VectorEnv[Any, Any, Any]):
 
     def scan(
         self,
-        policy: _JaxPolicy,
+        policy: Any,
         steps: int,
         info: tuple[str, ...] = (),
     ) -> ScannedSteps:
@@ -374,17 +361,6 @@ class JaxEnvs(VectorEnv[Any, Any, Any]):
             return np.asarray(value).astype(space.dtype, copy=False)
 
         return convert(self.single_observation_space, self._jax.device_get(observation))
-
-
-def _load_jax() -> Any:
-    try:
-        return importlib.import_module("jax")
-    except ModuleNotFoundError as error:
-        if error.name != "jax":
-            raise
-        raise ImportError(
-            "JaxEnvs needs jax, which is not installed: pip install 'stepwell[jax]'", name="jax"
-        ) from error
 
 
 def _with_masks(info: Mapping[str, Any], has_stepped: np.ndarray) -> dict[str, Any]:

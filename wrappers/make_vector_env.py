@@ -160,7 +160,12 @@ def make_vec(
     if isinstance(env, gym.Env):
         return _one_built(built, num_envs, num_workers, wrappers)
     if isinstance(env, str) and env.startswith("envpool:"):
-        return _pool_of(env.removeprefix("envpool:"), num_envs, num_workers, wrappers, env_kwargs)
+        if wrappers or num_workers is not None:
+            raise ValueError(
+                f"wrappers and num_workers cannot be used with {env}: expected EnvPool's options, "
+                f"as it steps its envs in threads of its own; use num_threads in env_kwargs"
+            )
+        return from_envpool(env.removeprefix("envpool:"), num_envs, **(env_kwargs or {}))
     build = _EnvFactory(_factory(env, dict(env_kwargs or {})), tuple(wrappers), env)
     game = _RAW_ATARI.fullmatch(env) if isinstance(env, str) and not wrappers else None
     if game and not {"frameskip", "obs_type"} & (env_kwargs or {}).keys():
@@ -171,21 +176,6 @@ def make_vec(
             stacklevel=2,
         )
     return vectorize([build] * (num_envs or 1), num_workers=num_workers)
-
-
-def _pool_of(
-    task: str,
-    num_envs: int | None,
-    num_workers: int | None,
-    wrappers: Sequence[WrapperFn],
-    env_kwargs: Mapping[str, Any] | None,
-) -> AnyVectorEnv:
-    if wrappers or num_workers is not None:
-        raise ValueError(
-            f"wrappers and num_workers cannot be used with envpool:{task}: expected EnvPool's "
-            f"options, as it steps its envs in threads of its own; use num_threads in env_kwargs"
-        )
-    return from_envpool(task, num_envs, **(env_kwargs or {}))
 
 
 @dataclass(frozen=True)
@@ -257,7 +247,9 @@ def _checked_vector_env(
     if "stepwell" not in envs.metadata:
         # A copy for this object: ale-py's vector env modifies the dict of its class, where another
         # vector env may have overwritten the autoreset mode.
-        recipe = {"maker": "make_vec", "id": _vector_id(envs), "num_envs": envs.num_envs}
+        kind = type(envs.unwrapped)
+        name = f"{kind.__module__}:{kind.__qualname__}" if envs.spec is None else envs.spec.id
+        recipe = {"maker": "make_vec", "id": name, "num_envs": envs.num_envs}
         declared = {"autoreset_mode": declared_mode(envs), "stepwell": recipe}
         envs.metadata = {**envs.metadata, **declared}
     return envs
@@ -281,9 +273,13 @@ def declared_mode(envs: AnyVectorEnv) -> Any:
     return mode if isinstance(mode, AutoresetMode) else envs.metadata.get("autoreset_mode")
 
 
-def _vector_id(envs: AnyVectorEnv) -> str:
-    kind = type(envs.unwrapped)
-    return f"{kind.__module__}:{kind.__qualname__}" if envs.spec is None else envs.spec.id
+def declared_info(envs: AnyVectorEnv) -> dict[str, object]:
+    """Info fields that the envs declare, each with the value that means "not there"."""
+    recipe: Any = envs.metadata.get("stepwell", {})
+    is_ours = isinstance(recipe, dict) and recipe.get("maker") == "make_vec"
+    own = recipe.get("env") if is_ours else recipe
+    info = own.get("info") if isinstance(own, dict) else None
+    return dict(info) if isinstance(info, dict) else {}
 
 
 def _one_built(

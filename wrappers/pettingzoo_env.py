@@ -9,10 +9,10 @@ from typing import Any, cast
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from gymnasium.wrappers.utils import create_zero_array
 
-from .owned_copies import owned_array, owned_info, owned_observation
+from ..buffers.spec.exact_values import one_number
+from .env_results import AdaptedEnv, layers_of, owned_array, owned_info, owned_observation
 from .versions import versions_of
 
 AnyInfo = dict[str, Any]
@@ -86,11 +86,12 @@ def from_pettingzoo(env: object) -> gymnasium.Env[Any, Any]:
     return PettingZooEnv(env)
 
 
-class PettingZooEnv(gymnasium.Env[Any, Any]):
+class PettingZooEnv(AdaptedEnv):
     """The env that `from_pettingzoo` returns."""
 
     def __init__(self, env: object) -> None:
-        parallel = self.parallel_env = _as_parallel(env)
+        super().__init__(_as_parallel(env))
+        parallel = self.parallel_env = self._inner
         self._agents = _agents_of(parallel)
         seen = {name: parallel.observation_space(agent) for name, agent in self._agents.items()}
         self._action_spaces = {
@@ -106,8 +107,6 @@ class PettingZooEnv(gymnasium.Env[Any, Any]):
         self._seen = seen
         self._nothing = {name: create_zero_array(space) for name, space in seen.items()}
         self._present = np.zeros(count, np.bool_)
-        self._was_reset = False
-        self._is_closed = False
 
     def reset(
         self, *, seed: int | None = None, options: AnyInfo | None = None
@@ -115,7 +114,7 @@ class PettingZooEnv(gymnasium.Env[Any, Any]):
         """Reset all agents."""
         self._check_open()
         super().reset(seed=seed)
-        self._was_reset = False
+        self._is_over = None
         observations, infos = _several(self.parallel_env.reset(seed=seed, options=options), 2)
         present = self._present_now()
         if not present.any():
@@ -123,33 +122,33 @@ class PettingZooEnv(gymnasium.Env[Any, Any]):
                 "reset left no agent: expected some in env.agents, got none; correct the env"
             )
         observation = self._joint(observations, present, present)
-        self._present, self._was_reset = present, True
+        self._present, self._is_over = present, False
         nothing = np.zeros(len(present), np.bool_)
         return observation, self._info(np.zeros(len(present)), nothing, nothing, infos)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, AnyInfo]:
         """Step the agents that are present."""
-        self._check_open()
-        if not (self._was_reset and self._present.any()):
-            when = "after the episode's end" if self._was_reset else "before the first reset"
-            raise ResetNeeded(
-                f"step came {when}: expected reset first, got step; call reset() and go on"
-            )
+        self._check_begun()
         actions = self._actions(action)
-        self._was_reset = False  # a step that fails leaves the env in an unknown state
+        self._is_over = None  # a step that fails leaves the env in an unknown state
         result = _several(self.parallel_env.step(actions), 5)
         observations, rewards, terminations, truncations, infos = result
         acted, present = self._present, self._present_now()
         self._check_keys("rewards", rewards, acted)
-        reward = np.array([_number(rewards.get(agent, 0), name) for name, agent in self._items()])
+        reward = np.array(
+            [
+                one_number(rewards.get(agent, 0), f"reward of {name!r}")
+                for name, agent in self._items()
+            ]
+        )
         terminated = self._flags("terminations", terminations, acted)
         truncated = self._flags("truncations", truncations, acted)
         ended = terminated | truncated
         self._check_agents(acted, present, ended)
         observation = self._joint(observations, present | ended, present)
         info = self._info(reward, terminated, truncated, infos)
-        self._present, self._was_reset = present, True
-        is_over = not present.any()
+        self._present = present
+        is_over = self._is_over = not present.any()
         is_cut = bool((truncated & ~terminated).any())
         return observation, float(reward.sum()), is_over and not is_cut, is_over and is_cut, info
 
@@ -159,22 +158,8 @@ class PettingZooEnv(gymnasium.Env[Any, Any]):
         picture = self.parallel_env.render()
         return owned_array(picture) if isinstance(picture, np.ndarray) else picture
 
-    def close(self) -> None:
-        """Close the env, once."""
-        if not self._is_closed:
-            self._is_closed = True
-            close = getattr(self.parallel_env, "close", None)  # of an env that draws nothing
-            if close is not None:
-                close()
-
     def __str__(self) -> str:
         return f"<from_pettingzoo({self.parallel_env!s})>"
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise ClosedEnvironmentError(
-                "the env is closed: expected an open one, got one after close(); build it again"
-            )
 
     def _items(self) -> Iterator[tuple[str, Any]]:
         """Pairs of name and agent, in the order of the axis A."""
@@ -277,7 +262,7 @@ class PettingZooEnv(gymnasium.Env[Any, Any]):
 
     def _metadata(self, env: object) -> AnyInfo:
         count = len(self._agents)
-        layers = list(_layers(env))
+        layers = list(layers_of(env, "env", "aec_env"))
         names = [f"{type(layer).__module__}:{type(layer).__qualname__}" for layer in layers]
         known: Mapping[str, Any] = getattr(self.parallel_env, "metadata", None) or {}
         return {
@@ -345,15 +330,6 @@ def _agents_of(env: Any) -> dict[str, Any]:
     return dict(sorted(agents.items()))
 
 
-def _layers(env: Any) -> Iterator[Any]:
-    """The env and the envs that it wraps, outermost first."""
-    seen: set[int] = set()
-    while env is not None and id(env) not in seen:
-        seen.add(id(env))
-        yield env
-        env = getattr(env, "env", None) or getattr(env, "aec_env", None)
-
-
 def _several(result: Any, count: int) -> tuple[Mapping[Any, Any], ...]:
     """The dicts by agent that reset or step returned."""
     parts: tuple[Any, ...] = result if isinstance(result, tuple) else ()
@@ -364,12 +340,3 @@ def _several(result: Any, count: int) -> tuple[Mapping[Any, Any], ...]:
             f"dicts by agent, got {got}; correct the env"
         )
     return parts
-
-
-def _number(reward: Any, name: str) -> float:
-    array = np.asarray(reward)
-    if array.size != 1 or array.dtype.kind not in "biuf":
-        raise ValueError(
-            f"reward of {name!r} is invalid: expected one number, got {reward!r}; correct the env"
-        )
-    return float(array.item())

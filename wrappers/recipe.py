@@ -125,7 +125,6 @@ def tagged(value: Any) -> Any:
 
 
 def _untagged(value: Any, level: int = 0) -> Any:
-    """The inverse of `tagged`."""
     if level > _MOST_LEVELS:
         raise ValueError(f"expected at most {_MOST_LEVELS} levels, got more")
     if isinstance(value, list):
@@ -166,7 +165,6 @@ def _own_recipe(env: AnyEnv) -> Mapping[str, Any]:
 
 
 def _wrappers_of(env: AnyEnv) -> list[gym.Wrapper[Any, Any, Any, Any]]:
-    """Return the wrappers, outermost first."""
     found: list[gym.Wrapper[Any, Any, Any, Any]] = []
     inner: Any = env
     while isinstance(inner, gym.Wrapper):

@@ -11,11 +11,10 @@ import numpy.typing as npt
 from gymnasium.core import ActType, ObsType
 
 from ..buffers.spec.exact_values import BadValue, numbers_in, one_number
+from .env_results import RecordedWrapper
 
 
-class ClipReward(
-    gymnasium.Wrapper[ObsType, ActType, ObsType, ActType], gymnasium.utils.RecordConstructorArgs
-):
+class ClipReward(RecordedWrapper[ObsType, ActType]):
     """Clip the reward to -limit .. limit, and store the raw reward in `info["raw_reward"]`.
 
     Unlike `gymnasium.wrappers.ClipReward` it keeps the raw reward. See `SignReward` for the sign.
@@ -40,8 +39,7 @@ class ClipReward(
     def __init__(self, env: gymnasium.Env[ObsType, ActType], limit: float) -> None:
         if not limit > 0:
             raise ValueError(f"limit: expected a number above 0, got {limit}")
-        gymnasium.utils.RecordConstructorArgs.__init__(self, limit=limit)
-        super().__init__(env)
+        super().__init__(env, {"limit": limit})
         self.limit = float(limit)
 
     def step(self, action: ActType) -> tuple[ObsType, float, bool, bool, dict[str, Any]]:
@@ -52,9 +50,7 @@ class ClipReward(
         return observation, clipped, terminated, truncated, {**info, "raw_reward": raw}
 
 
-class SignReward(
-    gymnasium.Wrapper[ObsType, ActType, ObsType, ActType], gymnasium.utils.RecordConstructorArgs
-):
+class SignReward(RecordedWrapper[ObsType, ActType]):
     """Replace the reward by its sign, -1, 0 or 1; `info["raw_reward"]` has the raw reward.
 
     Put it outside `FrameSkip`, so that the sign is that of a step's sum. Source: Mnih et al. 2015,
@@ -73,7 +69,6 @@ class SignReward(
     """
 
     def __init__(self, env: gymnasium.Env[ObsType, ActType]) -> None:
-        gymnasium.utils.RecordConstructorArgs.__init__(self)
         super().__init__(env)
 
     def step(self, action: ActType) -> tuple[ObsType, float, bool, bool, dict[str, Any]]:
@@ -84,9 +79,7 @@ class SignReward(
         return observation, sign, terminated, truncated, {**info, "raw_reward": raw}
 
 
-class VectorReward(
-    gymnasium.Wrapper[ObsType, ActType, ObsType, ActType], gymnasium.utils.RecordConstructorArgs
-):
+class VectorReward(RecordedWrapper[ObsType, ActType]):
     """Give one number for several rewards, and keep them all in `info["rewards"]`.
 
     For envs with a reward for each objective (MO-Gymnasium) or for each agent (lbforaging, rware).
@@ -116,8 +109,7 @@ class VectorReward(
         env: gymnasium.Env[ObsType, ActType],
         weights: Sequence[float] | Callable[[npt.NDArray[np.float64]], float],
     ) -> None:
-        gymnasium.utils.RecordConstructorArgs.__init__(self, weights=weights)
-        super().__init__(env)
+        super().__init__(env, {"weights": weights})
         self.weights: Any = weights
         if not callable(weights):
             self.weights = np.array(numbers_in(weights, "weights"), np.float64)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium.core import ActType, ObsType
 
-from .env_results import reset_of
+from .env_results import RecordedWrapper, layers_of, reset_of
 
 
 class ShardSeed(int):
@@ -60,9 +59,7 @@ _BLOCK = 64  # seeds that are derived at once, which takes hardly longer than de
 _LARGEST_IN_INFO = 2**63 - 1  # vector envs join the infos of their envs in arrays of int64
 
 
-class SeededResets(
-    gymnasium.Wrapper[ObsType, ActType, ObsType, ActType], gymnasium.utils.RecordConstructorArgs
-):
+class SeededResets(RecordedWrapper[ObsType, ActType]):
     """Seed every reset, so that each episode can be played again without those before it.
 
     `reset(seed=s)` passes s on. Each later `reset()` without a seed passes on `derived_seed(s, n)`,
@@ -89,9 +86,8 @@ class SeededResets(
     """
 
     def __init__(self, env: gymnasium.Env[ObsType, ActType]) -> None:
-        gymnasium.utils.RecordConstructorArgs.__init__(self)
         super().__init__(env)
-        layers = list(_layers(env))
+        layers = list(layers_of(env, "env", "old_env"))
         self._deciding = [layer for layer in layers if hasattr(layer, "can_seed_resets")]
         self._continuing = [layer for layer in layers if hasattr(layer, "continues_game")]
         self._foreign_continuing = [layer for layer in layers if hasattr(layer, "was_real_done")]
@@ -150,7 +146,7 @@ def with_seeded_resets(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
     """Wrap an env in `SeededResets`, unless its outermost wrapper is one, or seeds cost much."""
     # ale-py's own env loads the game again for a seed, in 100 ms.
     is_slow = hasattr(env.unwrapped, "ale") and not any(
-        hasattr(layer, "can_seed_resets") for layer in _layers(env)
+        hasattr(layer, "can_seed_resets") for layer in layers_of(env, "env", "old_env")
     )
     return env if is_slow or isinstance(env, SeededResets) else SeededResets(env)
 
@@ -166,12 +162,3 @@ def _derived_block(seed: int, block: int) -> list[int]:
     words = np.random.SeedSequence(seed, spawn_key=(block,)).generate_state(_BLOCK)
     seeds: list[int] = (words >> 1).tolist()
     return seeds
-
-
-def _layers(env: Any) -> Iterator[Any]:
-    """Yield the env and what it wraps, also under `from_gym`."""
-    seen: set[int] = set()
-    while env is not None and id(env) not in seen:
-        seen.add(id(env))
-        yield env
-        env = getattr(env, "env", None) or getattr(env, "old_env", None)

@@ -21,8 +21,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from ..buffers.base.number_checks import check_whole
 from ..buffers.base.package import lazy_names
 from .check.env import check_env
-from .check.report import VectorEnvReport
-from .check.vector_env import check_vector_env
+from .check.vector_env import VectorEnvReport, check_vector_env
 from .check.watch import copied, leaves_of
 from .final_observations import ExactInfos
 from .fixed_spaces import with_fixed_spaces

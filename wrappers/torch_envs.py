@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
+from ..buffers.base.optional_libraries import load_library
 from .jax_envs import ScannedSteps
-
-
-class _TorchPolicy(Protocol):
-    """The part of a `torch_policy` that `TorchEnvs.scan` uses."""
-
-    @property
-    def choose(self) -> Callable[[Any, int], tuple[Any, dict[str, Any]]]:
-        """Actions and extras as tensors."""
-        ...
 
 
 class TorchEnvs(VectorEnv[Any, Any, Any]):
@@ -77,7 +68,7 @@ class TorchEnvs(VectorEnv[Any, Any, Any]):
         *,
         autoreset_mode: AutoresetMode | None = None,
     ) -> None:
-        self._torch: Any = _load_torch()
+        self._torch: Any = load_library("torch", "TorchEnvs", install="'stepwell[torch]'")
         names = ("num_envs", "single_observation_space", "single_action_space", "reset", "step")
         missing = [name for name in names if not hasattr(envs, name)]
         if missing:
@@ -130,7 +121,7 @@ class TorchEnvs(VectorEnv[Any, Any, Any]):
         host = (self._on_host(each) for each in (observation, reward, terminated, truncated, info))
         return tuple(host)
 
-    def scan(self, policy: _TorchPolicy, steps: int, info: tuple[str, ...] = ()) -> ScannedSteps:
+    def scan(self, policy: Any, steps: int, info: tuple[str, ...] = ()) -> ScannedSteps:
         """Let a policy step all envs T times, and bring the rows over at once.
 
         Args:
@@ -197,18 +188,6 @@ class TorchEnvs(VectorEnv[Any, Any, Any]):
         # From the CPU, a view into memory that the envs may write to again.
         there = value.detach()
         return np.from_dlpack(there.clone() if there.device.type == "cpu" else there.cpu())
-
-
-def _load_torch() -> Any:
-    try:
-        return importlib.import_module("torch")
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise ImportError(
-            "TorchEnvs needs torch, which is not installed: pip install 'stepwell[torch]'",
-            name="torch",
-        ) from error
 
 
 def _stacked(torch: Any, rows: Sequence[Any]) -> Any:

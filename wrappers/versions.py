@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from types import CodeType, FunctionType, ModuleType
@@ -51,16 +52,28 @@ def module_versions(modules: Iterable[str]) -> dict[str, str]:
 
 @functools.cache  # a look-up takes 1 ms
 def _version(module: str) -> tuple[str, str] | None:
+    for name in _DISTRIBUTIONS.get(module) or (module.replace("_", "-"),):
+        if (found := installed_version(name)) is not None:
+            return name, found
+    own: object = getattr(sys.modules.get(module), "__version__", None)
+    return (module, own) if isinstance(own, str) else None
+
+
+def installed_version(package: str) -> str | None:
+    """Return the version of an installed package, or None."""
     # Imported here because it takes 10 ms.
     from importlib.metadata import PackageNotFoundError, version
 
-    for name in _DISTRIBUTIONS.get(module) or (module.replace("_", "-"),):
-        try:
-            return name, version(name)
-        except PackageNotFoundError:
-            pass
-    found: object = getattr(sys.modules.get(module), "__version__", None)
-    return (module, found) if isinstance(found, str) else None
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def version_numbers(version: str) -> tuple[int, ...]:
+    """Return the numbers of a release without a suffix: (0, 13, 0) for "0.13.0rc1"."""
+    found = re.match(r"\d+(\.\d+)*", version)
+    return tuple(map(int, found[0].split("."))) if found else ()
 
 
 @functools.cache

@@ -10,7 +10,7 @@ import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -267,7 +267,8 @@ def add_dataset(
             f"{archive}: expected all {replay.episodes:,} episodes of the replay, got "
             f"{len(episodes):,}; archive the whole store"
         )
-    returns = np.array([one.total_reward for one in _ended(replay)])
+    whole = [e for e in stored_episodes(replay.storage) if e.has_ended and not e.first_row]
+    returns = np.array([one.total_reward for one in whole])
     facts = sessions[0] if sessions else {}
     versions, recipe = facts.get("versions"), facts.get("recipe")
     known = recipe if isinstance(recipe, dict) else {}
@@ -305,10 +306,6 @@ def cache_folder() -> Path:
     if not os.path.isabs(base):  # as the XDG rules say
         base = "~/Library/Caches" if sys.platform == "darwin" else "~/.cache"
     return Path(base).expanduser() / "stepwell"
-
-
-def _ended(replay: SequenceReplayBuffer) -> list[Any]:
-    return [one for one in stored_episodes(replay.storage) if one.has_ended and not one.first_row]
 
 
 def _checked_files(

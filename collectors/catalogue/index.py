@@ -125,8 +125,8 @@ def find_dataset(name: str, path: str | os.PathLike[str] | None = None) -> Datas
         near += [short[one] for one in difflib.get_close_matches(wanted, short, 3, 0.5)]
         nearest = ", ".join(dict.fromkeys(near)) or f"one of {len(found)}"
         raise ValueError(
-            f"{name!r}: expected the name of a data set of {_called(path)}, such as {nearest}; "
-            f"`stepwell datasets` lists them"
+            f"{name!r}: expected the name of a data set of {path or 'the catalogue'}, such as "
+            f"{nearest}; `stepwell datasets` lists them"
         )
     return found[name]
 
@@ -267,10 +267,6 @@ def _number(value: object, name: str) -> float:
         return float(value)
     except OverflowError:
         raise ValueError(f"{name}: expected a number, got one that is too large") from None
-
-
-def _called(path: str | os.PathLike[str] | None) -> str:
-    return "the catalogue" if path is None else str(path)
 
 
 def spread(mean: float, std: float) -> str:

@@ -62,11 +62,11 @@ COMMANDS = {
         "List the formats of export and import, and what to install for them.",
     ),
     "push": (
-        "publish:push_data",
+        "exchange:push_data",
         "Publish a data set on the Hugging Face Hub, or a store on an object store.",
     ),
     "pull": (
-        "publish:pull_data",
+        "exchange:pull_data",
         "Fetch a data set of the Hugging Face Hub, or a store at a URL, into a new folder.",
     ),
     "datasets": (
@@ -100,7 +100,6 @@ class _FlagsWithoutType:
     """Help shows `--resume`, and not `--resume <bool>`, as Typer has it."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """The parameters of a command, and `--help`."""
         parameters: list[Any] = super().get_params(ctx)  # type: ignore[misc]
         for one in parameters:
             if getattr(one, "is_flag", False):
@@ -122,7 +121,6 @@ class _Group(_FlagsWithoutType, TyperGroup):
     # A Tab and `stepwell --help` need no more than the names and sentences of the table.
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The loaded command of the first argument."""
         if (now := _RENAMED.get(args[0])) and not ctx.resilient_parsing:
             ctx.fail(f"expected a command, got {args[0]!r}, which is {now} now.")
         name, found, rest = super().resolve_command(ctx, args)

@@ -47,6 +47,7 @@ from .options import (
     count_in,
     number_of_bytes,
     parse_metadata,
+    refuse_store,
 )
 from .output import (
     LiveLine,
@@ -66,6 +67,7 @@ DEFAULT_NUM_ENVS = 8
 STORE = "Where to store it"
 """Panel of options."""
 _FILE = "Options from a file"
+_RESUME = "add to it with --resume, or "
 
 Resume = Annotated[
     bool,
@@ -432,19 +434,11 @@ def refuse_folder(out: Path, resume: bool) -> None:
     """Refuse a folder that cannot become a store, or is one and is not to be continued."""
     folder_path(out)
     if not resume:
-        _refuse_store(out, DiskStorage.exists(out))
+        refuse_store(out, _RESUME)
     if out.is_symlink() and not out.exists():
         raise ValueError(
             f"--out {out} is a link to nothing: expected a folder, a link to one, or a new "
             f"name; make the folder that it names, or choose another name"
-        )
-
-
-def _refuse_store(out: Path, is_store: bool) -> None:
-    if is_store:
-        raise ValueError(
-            f"--out {out} holds a store already: expected a new or empty folder; add to it "
-            f"with --resume, or choose another folder"
         )
 
 
@@ -459,8 +453,8 @@ def opened_store(
     first_episode = replay.storage.index.next_episode if was_store else 0
     try:
         with replay:
-            if not resume:
-                _refuse_store(out, was_store)  # another process may have made it just now
+            if was_store and not resume:
+                refuse_store(out, _RESUME)  # another process may have made it just now
             yield replay
     except BaseException as error:
         if replay.is_bound:
@@ -568,7 +562,7 @@ def summary(report: CollectReport, seed: int, size: Sequence[str]) -> list[list[
     first = [Part(f"{report.steps:,} steps", style="bold"), *rate_parts(report)]
     first.append(Part(plural(report.episodes, "episode")))
     if report.returns:
-        first.append(Part(f"return {_mean(report.returns)} ± {np.std(report.returns):.1f}"))
+        first.append(Part(f"return {np.mean(report.returns):,.1f} ± {np.std(report.returns):.1f}"))
     if isinstance(report, DistributedReport):
         first.append(Part(plural(len(report.groups), "group")))
         first.append(Part(plural(report.actors, "process", "processes")))
@@ -587,7 +581,3 @@ def summary(report: CollectReport, seed: int, size: Sequence[str]) -> list[list[
     third = [*map(Part, size), Part(f"in {report.path}", style="bold")]
     fourth = [Part(f"digest {report.digest}"), Part(f"seed {seed}")]
     return [[*first, *second], [*third, *fourth]]
-
-
-def _mean(numbers: Sequence[float]) -> str:
-    return f"{float(np.mean(numbers)):,.1f}"

@@ -17,7 +17,6 @@ from ...buffers.curation.copy import CopyReport, copy_episodes, copy_status
 from ...buffers.curation.selection import SORT_NAMES, EpisodeSelection
 from ...buffers.curation.stored_episode import stored_episodes
 from ...buffers.storage.disk.publish import disk_bytes
-from ...buffers.storage.disk.storage import DiskStorage
 from ...buffers.storage.joined import check_different
 from ...buffers.view.summary import describe_size, statistics_of
 from ..loop.report import format_bytes
@@ -31,6 +30,8 @@ from .options import (
     StoreFolder,
     format_ids,
     parse_codecs,
+    refuse_store,
+    stored_ids,
     with_selection,
 )
 from .output import (
@@ -209,14 +210,7 @@ def _refuse_unknown(folder: Path, selection: EpisodeSelection) -> None:
     wanted = set(where) if isinstance(where, Mapping) else set[str]()
     wanted |= {sort} if sort is not None and sort not in SORT_NAMES else set()
     with SequenceReplayBuffer.open(folder, read_only=True) as replay:
-        known_ids = np.unique(replay.storage.index.records["episode"])
-        for id_range in ids:
-            if not ((known_ids >= id_range.start) & (known_ids < id_range.stop)).any():
-                expected = format_ids(known_ids.tolist(), 60) or "none"
-                raise ValueError(
-                    f"--episodes: no episode of {folder} has the id "
-                    f"{format_ids(list(id_range), 40)}, expected one of {expected}; give others"
-                )
+        stored_ids(ids, np.unique(replay.storage.index.records["episode"]).tolist(), folder)
         if not wanted:
             return
         known: set[str] = set()
@@ -248,11 +242,7 @@ def _copy(
     as_json: bool,
 ) -> None:
     """Copy the episodes of the stores, all when ``keep`` is None, to a new one, and report."""
-    if DiskStorage.exists(out):
-        raise ValueError(
-            f"--out {out} holds a store already: expected a new or empty folder; choose "
-            f"another folder"
-        )
+    refuse_store(out)
     with contextlib.ExitStack() as stack:
         replays = [
             stack.enter_context(SequenceReplayBuffer.open(path, read_only=True)) for path in sources
@@ -337,7 +327,6 @@ class _Group:
 
 
 def _show_selected(folder: Path, selection: EpisodeSelection, quiet: bool, as_json: bool) -> None:
-    """Print what would be kept and what dropped."""
     kept, dropped = _Group(), _Group()
     with SequenceReplayBuffer.open(folder, read_only=True) as replay:
         choice = selection.choose(stored_episodes(replay.storage))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +15,7 @@ from ...buffers.storage.disk.publish import check_unused, disk_bytes
 from ..loop.report import format_bytes
 from .archive import exit_on_difference, source_of
 from .errors import exit_on_error, sentence_of, show_error
-from .exchange import FormatOptions, parse_options, print_export, written_formats
+from .exchange import FormatOptions, export_data, parse_options, written_formats
 from .health import DIFFERS, UNREACHABLE
 from .options import Cartridge, Debug, Json, Lanes, MadeBy, Quiet, count_in
 from .output import (
@@ -25,7 +25,6 @@ from .output import (
     print_json,
     print_lines,
     print_parts,
-    reporting,
     table_console,
 )
 
@@ -145,7 +144,7 @@ def get(
             more["progress"] = line.reporter(played_status(name))
             done = make_dataset(entry, out, **more) if to is None else load_dataset(name, **more)
         if isinstance(done, SequenceReplayBuffer):
-            _export(done, str(to), str(out), options, quiet=quiet, as_json=as_json)
+            export_data(done, str(to), str(out), {"options": options}, quiet=quiet, as_json=as_json)
         elif as_json:
             about = {"dataset": name, "path": str(out), "digest": entry.digest}
             print_json({**done.to_json(), **about, "disk_bytes": disk_bytes(out)})
@@ -276,23 +275,3 @@ def _checked_parts(found: DatasetCheck) -> list[Part]:
     if found.changed:
         parts.append(Part(f"other versions: {', '.join(found.changed)}", style="yellow"))
     return parts
-
-
-def _export(
-    replay: SequenceReplayBuffer,
-    to: str,
-    out: str,
-    options: Mapping[str, object],
-    *,
-    quiet: bool,
-    as_json: bool,
-) -> None:
-    from ...buffers.exchange.formats.exporting import export_episodes, export_status
-
-    with replay, reporting(export_status, replay.path, is_silent=quiet or as_json) as progress:
-        before = replay.nbytes
-        report = export_episodes(replay, to, out, options=options, progress=progress)
-    if as_json:
-        print_json({**report.to_json(), "source": str(replay.path), "source_disk_bytes": before})
-    elif not quiet:
-        print_export(report, before, dry_run=False)

@@ -64,7 +64,10 @@ def doctor(
             print_json({**found, "problems": problems})
             return
         for part, facts in found.items():
-            print_lines([part, *(f"  {name}: {_shown(fact)}" for name, fact in facts.items())])
+            print_lines([part])
+            for name, fact in facts.items():
+                shown = format_bytes(fact) if isinstance(fact, int) and fact > 1 << 20 else fact
+                print_lines([f"  {name}: {shown}"])
         print_lines(["problems", *(f"  {line}" for line in problems or ["none was found"])])
 
 
@@ -210,7 +213,3 @@ def _problems(found: Mapping[str, Mapping[str, object]]) -> list[str]:
     if sys.platform not in ("linux", "darwin"):
         problems.append(f"system: expected Linux, got {sys.platform}; Stepwell is tested on Linux")
     return problems
-
-
-def _shown(fact: object) -> str:
-    return format_bytes(fact) if isinstance(fact, int) and fact > 1 << 20 else str(fact)

@@ -71,7 +71,9 @@ def envs(
     """
     with exit_on_error(debug):
         found = catalogue() if pattern is None else matching(catalogue(), pattern)
-        if pattern is not None and not _has_any(found):
+        if pattern is not None and not any(
+            (*dataclasses.astuple(found)[:-1], *dataclasses.astuple(found.nes))
+        ):
             hint = suggestion(pattern, "leave it out to see them all")
             raise ValueError(f"PATTERN: expected part of an env's name, got {pattern!r}; {hint}")
         if as_json:
@@ -203,11 +205,6 @@ def _name_key(name: str) -> str:
 def _version(name: str) -> int:
     version = name.rpartition("-v")[2]
     return int(version) if version.isdigit() else 0
-
-
-def _has_any(found: Catalogue) -> bool:
-    games = (found.atari, found.ready, found.old_atari, found.missing)
-    return any((*games, found.nes.installed, found.nes.missing))
 
 
 def _show(found: Catalogue, *, everything: bool) -> None:

@@ -57,8 +57,6 @@ _NOTE_OF_KEPT = "kept: "
 
 
 class _Line(NamedTuple):
-    """A line of a traceback."""
-
     file: str
     number: int
     code: str
@@ -221,5 +219,4 @@ def _kept(error: BaseException) -> str | None:
 
 
 def _flat(error: BaseException) -> str:
-    """Return the message in one line."""
     return " ".join(str(error).split())

@@ -28,7 +28,7 @@ from .options import Debug, Json, Quiet, count_in, parse_ids
 from .output import LiveLine, print_json, print_lines
 
 if TYPE_CHECKING:
-    from ..evaluation.result import Evaluation
+    from ..evaluation.evaluate import Evaluation
 
 _DEFAULT_EPISODES = 10
 _DEFAULT_ENVS = 8

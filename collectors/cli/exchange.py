@@ -1,4 +1,4 @@
-"""`stepwell export`, `import` and `formats`: data sets in other libraries' formats."""
+"""`stepwell export`, `import`, `formats`, `push`, `pull`: data sets for others, and from them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ import typer
 from ...buffers import Codec, SequenceReplayBuffer
 from ...buffers.base.memory_limit import bounded_memory
 from ...buffers.base.package import __version__
+from ...buffers.base.progress import bytes_status, format_bytes
 from ...buffers.storage.disk.publish import is_inside
-from ...buffers.storage.disk.storage import DiskStorage
-from ..loop.report import format_bytes
-from .errors import exit_on_error
+from .errors import exit_on_error, printable
 from .options import (
     Codecs,
     Debug,
@@ -27,9 +26,11 @@ from .options import (
     StoreFolder,
     number_of_bytes,
     parse_codecs,
+    refuse_store,
     with_selection,
 )
 from .output import (
+    LiveLine,
     Part,
     plural,
     print_json,
@@ -113,30 +114,33 @@ def export(
     Nothing is overwritten; an error or Ctrl-C leaves nothing behind.
     """
     with exit_on_error(debug, "start again"):
-        from ...buffers.exchange.formats.exporting import export_episodes, export_status
-
         keep = selection.parsed()
-        options = parse_options(option or [])
-        with (
-            SequenceReplayBuffer.open(folder, read_only=True) as replay,
-            reporting(export_status, folder, is_silent=quiet or as_json) as progress,
-        ):
-            before = replay.nbytes
-            report = export_episodes(
-                replay,
-                to,
-                out,
-                options=options,
-                keep=None if keep.is_empty else keep,
-                card=card,
-                license=license,
-                dry_run=dry_run,
-                progress=progress,
-            )
-        if as_json:
-            print_json({**report.to_json(), "source": str(folder), "source_disk_bytes": before})
-        elif not quiet:
-            print_export(report, before, dry_run)
+        settings: dict[str, Any] = {"options": parse_options(option or [])}
+        settings |= {"keep": None if keep.is_empty else keep, "card": card, "license": license}
+        replay = SequenceReplayBuffer.open(folder, read_only=True)
+        export_data(replay, to, out, settings, dry_run=dry_run, quiet=quiet, as_json=as_json)
+
+
+def export_data(
+    replay: SequenceReplayBuffer,  # in a folder; it is closed
+    to: str,
+    out: str,
+    settings: Mapping[str, Any],  # of `export_episodes`
+    *,
+    dry_run: bool = False,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Export the replay, and print what became of it."""
+    from ...buffers.exchange.formats.exporting import export_episodes, export_status
+
+    with replay, reporting(export_status, replay.path, is_silent=quiet or as_json) as progress:
+        before = replay.nbytes
+        report = export_episodes(replay, to, out, **settings, dry_run=dry_run, progress=progress)
+    if as_json:
+        print_json({**report.to_json(), "source": str(replay.path), "source_disk_bytes": before})
+    elif not quiet:
+        _print_export(report, before, dry_run)
 
 
 def import_(
@@ -278,11 +282,8 @@ def import_data(
             f"--out {out}: expected a folder outside of {source}, which is only read; choose "
             f"another folder"
         )
-    if out is not None and DiskStorage.exists(out):
-        raise ValueError(
-            f"--out {out} holds a store already: expected a new or empty folder; choose "
-            f"another folder"
-        )
+    if out is not None:
+        refuse_store(out)
     # Imported here: few commands need it.
     from ...buffers.exchange.formats.importing import import_episodes, import_status
 
@@ -309,7 +310,7 @@ def import_data(
 # Summaries.
 
 
-def print_export(report: ExportReport, before: int, dry_run: bool) -> None:
+def _print_export(report: ExportReport, before: int, dry_run: bool) -> None:
     """Print what was exported, or would be."""
     notes = [f"  note: {note}" for note in report.notes]
     if dry_run:
@@ -360,7 +361,6 @@ def _print_import(report: ImportReport, out: Path | None, dry_run: bool) -> None
 
 
 def _format_json(format_: Format) -> dict[str, object]:
-    """Return everything about a format as plain data."""
     return {
         "about": format_.about,
         "install": format_.install,
@@ -389,7 +389,6 @@ def _show_formats(found: Mapping[str, Format]) -> None:
 
 
 def _show_format(name: str, format_: Format) -> None:
-    """Print one format with its options."""
     from ...buffers.exchange.formats.format import option_help
 
     console = table_console()
@@ -412,3 +411,170 @@ def _show_format(name: str, format_: Format) -> None:
             # As text, so that markup is printed literally.
             made.add_row(*map(rich.text.Text, (f"{option}=", *about)))
         console.print(made)
+
+
+_NAMES = 3
+
+_Place = Annotated[
+    str,
+    typer.Argument(
+        metavar="PLACE",
+        help="Repository of a data set on the Hub: user/pong or hf://user/pong. Or a URL for a "
+        "store: s3://bucket/pong, gs://... or az://...",
+    ),
+]
+
+
+def push_data(
+    path: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DIR", help="Folder of a store or of an exported data set, or an archive."
+        ),
+    ],
+    place: _Place,
+    *,
+    public: Annotated[
+        bool,
+        typer.Option(
+            "--public",
+            help="Everybody may see the repository, if this makes it. One that is there stays as "
+            "it is.",
+        ),
+    ] = False,
+    revision: Annotated[
+        str | None,
+        typer.Option(metavar="BRANCH", help="Branch to commit to, made if needed. Default: main."),
+    ] = None,
+    license: License = None,
+    replace: Annotated[
+        bool,
+        typer.Option(
+            "--replace",
+            help="Remove the repository's other files. Without it they are an error.",
+        ),
+    ] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Compare everything and show it; change nothing."),
+    ] = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    r"""Publish a data set on the Hugging Face Hub, or a store on an object store.
+
+    stepwell push runs/pong user/pong --license cc-by-4.0
+    stepwell push runs/pong user/pong --public
+    stepwell push pong.swa user/pong-archive
+    stepwell push runs/pong s3://data/pong
+    AWS_ENDPOINT_URL=http://localhost:9000 stepwell push runs/pong s3://data/pong
+
+    A store is verified first. What is there already is not sent again. On the Hub
+    it is one commit: a new repository is private without --public, and a store
+    gets a card (README.md with a picture) if neither its folder nor the
+    repository has one. Log in once with: hf auth login.
+    Credentials of an object store come from the environment: AWS_ACCESS_KEY_ID,
+    AWS_SECRET_ACCESS_KEY, AWS_REGION; GOOGLE_APPLICATION_CREDENTIALS;
+    AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_ACCOUNT_KEY.
+    Needs: pip install 'stepwell\[hub]', or for URLs pip install 'stepwell\[cloud]'
+    """
+    with exit_on_error(debug, "run it again to go on"):
+        from ...buffers.bridges.publish import push
+
+        with LiveLine(is_silent=quiet or as_json) as line:
+            line.say(f"comparing {path} with {place} ...")
+            report = push(
+                path,
+                place,
+                public=public,
+                revision=revision,
+                license=license,
+                replace=replace,
+                dry_run=dry_run,
+                progress=line.reporter(bytes_status(place)),
+            )
+        if as_json:
+            print_json(report.to_json())
+        elif not quiet:
+            sent = f"{plural(len(report.sent), 'file')}, {format_bytes(report.sent_bytes)}"
+            parts = [
+                Part(
+                    f"{plural(report.files, 'file')}, {format_bytes(report.nbytes)}", style="bold"
+                ),
+                Part(f"{sent} {'to send' if dry_run else 'sent now'}"),
+            ]
+            if report.is_new:
+                parts.append(Part("to a new place"))
+            if report.removed:
+                parts.append(
+                    Part(f"{len(report.removed):,} {'to remove' if dry_run else 'removed'}")
+                )
+            if report.has_new_card:
+                parts.append(Part("with a new card"))
+            if report.is_growing:
+                parts.append(Part("being written: push it again at its end", style="yellow"))
+            at = [Part(f"at {report.address}", style="bold")]
+            if report.commit:
+                at.append(Part(_commit(report.commit)))
+            more = [f"left out: {_some(report.left_out)}"] if report.left_out else []
+            print_parts(parts, at, *([Part(printable(text))] for text in more))
+
+
+def pull_data(
+    place: _Place,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The new folder.")],
+    *,
+    revision: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Branch, tag or commit. Default: main.")
+    ] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    r"""Fetch a data set of the Hugging Face Hub, or a store at a URL, into a new folder.
+
+    stepwell pull user/pong runs/pong
+    stepwell pull user/pong runs/pong --revision 4fd1c27a8a0c
+    stepwell pull s3://bucket/pong runs/pong
+
+    Every file is compared with the checksum that is listed there, and a store is
+    verified, before the folder appears. After an error or Ctrl-C the same command
+    goes on. Nothing that is fetched is run. Needs: pip install 'stepwell\[hub]',
+    or for URLs pip install 'stepwell\[cloud]'
+    """
+    with exit_on_error(debug, "run it again to go on"):
+        from ...buffers.bridges.publish import pull
+
+        with LiveLine(is_silent=quiet or as_json) as line:
+            line.say(f"looking at {place} ...")
+            report = pull(
+                place, folder, revision=revision, progress=line.reporter(bytes_status(place))
+            )
+        if as_json:
+            print_json(report.to_json())
+        elif not quiet:
+            checked = "store verified" if report.is_store else "checksums compared"
+            print_parts(
+                [
+                    Part(
+                        f"{plural(report.files, 'file')}, {format_bytes(report.nbytes)}",
+                        style="bold",
+                    ),
+                    Part(f"{format_bytes(report.fetched_bytes)} fetched now"),
+                    Part(checked),
+                    Part(_commit(report.commit)),
+                ],
+                [Part(f"in {report.path}", style="bold")],
+            )
+
+
+def _commit(name: str) -> str:
+    """A commit of the Hub, or the manifest of a store at a URL, in a few letters."""
+    return name if name.startswith("manifest-") else f"commit {name[:12]}"
+
+
+def _some(names: tuple[str, ...]) -> str:
+    """The first names of many, such as "LOCK, a, b and 2 more"."""
+    rest = len(names) - _NAMES
+    return ", ".join(names[:_NAMES]) + (f" and {rest:,} more" if rest > 0 else "")

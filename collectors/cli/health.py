@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import numpy as np
 import typer
@@ -37,8 +37,6 @@ from .options import (
 from .output import LiveLine, Part, plural, print_json, print_lines
 
 if TYPE_CHECKING:
-    from ..simulation.remake import AtariBackend as PlayedBackend
-    from ..simulation.remake import EnvSource
     from ..simulation.resimulate import EpisodeProof
 
 DAMAGED = 1
@@ -92,15 +90,8 @@ def verify_stores(
     """
     codes: set[int] = set()
     with exit_on_error(debug, "nothing was changed"):
-        options = ReplayOptions.parse(
-            is_asked=replay,
-            episodes=episodes,
-            sample=sample,
-            lanes=lanes,
-            env=env,
-            rom=rom,
-            backend=backend,
-        )
+        given = {"episodes": episodes, "sample": sample, "lanes": lanes, "env": env, "rom": rom}
+        options = _replay_options(replay, {**given, "backend": backend})
         for folder in folders:
             report = _with_progress(folder, quiet or as_json, partial(verify, folder))
             codes.add(0 if report.is_whole else DAMAGED)
@@ -262,53 +253,23 @@ DIFFERS, UNREACHABLE = 1, 3
 _MOST_LINES, _IDS_LENGTH = 20, 60
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayOptions:
-    """Options of the replay."""
-
-    ids: tuple[range, ...] | None  # of episodes; None for all
-    sample: int | None  # number of them to draw
-    lanes: int | None  # number of episodes to play at a time
-    env: EnvSource | None
-    rom: Path | None
-    backend: PlayedBackend | None  # to play Atari games on
-
-    @classmethod
-    def parse(
-        cls,
-        *,
-        is_asked: bool,
-        episodes: str | None,
-        sample: str | None,
-        lanes: str | None,
-        env: str | None,
-        rom: Path | None,
-        backend: AtariBackend | None,
-    ) -> Self | None:
-        """The options; None where no replay is asked for, and then none may be given."""
-        given = {
-            "--episodes": episodes,
-            "--sample": sample,
-            "--lanes": lanes,
-            "--env": env,
-            "--rom": rom,
-            "--backend": backend,
-        }
-        names = [name for name, value in given.items() if value is not None]
-        if not is_asked:
-            if names:
-                raise ValueError(f"{names[0]}: expected --replay with it, got none; add --replay")
-            return None
-        if backend == "auto":
-            raise ValueError("--backend: expected native or python, got auto; name one")
-        return cls(
-            None if episodes is None else parse_ids("--episodes", episodes),
-            count_in("--sample", sample),
-            count_in("--lanes", lanes),
-            None if env is None else id_or_factory(env, "--env"),
-            rom,
-            backend,
-        )
+def _replay_options(is_asked: bool, given: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Arguments of `resimulate`, with ranges of ids; None where no replay is asked for."""
+    names = [name for name, value in given.items() if value is not None]
+    if not is_asked:
+        if names:
+            raise ValueError(f"--{names[0]}: expected --replay with it, got none; add --replay")
+        return None
+    if given["backend"] == "auto":
+        raise ValueError("--backend: expected native or python, got auto; name one")
+    episodes, env = given["episodes"], given["env"]
+    return {
+        **given,
+        "episodes": None if episodes is None else parse_ids("--episodes", episodes),
+        "sample": count_in("--sample", given["sample"]),
+        "lanes": count_in("--lanes", given["lanes"]),
+        "env": None if env is None else id_or_factory(env, "--env"),
+    }
 
 
 @dataclass(slots=True)
@@ -406,7 +367,7 @@ class ReplayReport:
         }
 
 
-def replay_store(folder: Path, options: ReplayOptions, *, is_silent: bool) -> ReplayReport:
+def replay_store(folder: Path, options: Mapping[str, Any], *, is_silent: bool) -> ReplayReport:
     """Play the episodes of a store again, with a live line that shows the progress."""
     # Imported here: a comparison of checksums does not need it.
     from ..simulation.player import played_status
@@ -432,16 +393,9 @@ def replay_store(folder: Path, options: ReplayOptions, *, is_silent: bool) -> Re
             show(steps, all_steps)
 
         ids: list[int] = np.unique(replay.storage.index.records["episode"]).tolist()
-        with resimulate(
-            replay,
-            episodes=None if options.ids is None else stored_ids(options.ids, ids, folder),
-            sample=options.sample,
-            lanes=options.lanes,
-            env=options.env,
-            rom=options.rom,
-            backend=options.backend,
-            progress=count,
-        ) as proofs:
+        asked = options["episodes"]
+        episodes = None if asked is None else stored_ids(asked, ids, folder)
+        with resimulate(replay, **{**options, "episodes": episodes}, progress=count) as proofs:
             changes = {one: None for maker in proofs.makers for one in maker.differences}
             report.changes = list(changes)
             for proof in proofs:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypedDict, cast, get_args
+from typing import Any, Literal, TypeAlias, cast, get_args
 
 import gymnasium
 
@@ -30,52 +30,14 @@ _CARTRIDGE_SUFFIXES = (".nes", ".zip")
 _CARTRIDGE_MAGIC = b"NES\x1a"
 
 
-class GameOptions(TypedDict, total=False):
-    """Options of Atari games and cartridges; an option that was not given is absent."""
-
-    frame_skip: int
-    pool: Literal["max", "none"]
-    noop_max: int
-    size: tuple[int, int] | None
-    grayscale: bool
-    frame_stack: int | None
-    sticky: float
-    max_frames: int
-    life_loss: Literal["ignore", "end"]
-    snapshots: bool
-
-
-class AtariOptions(GameOptions, total=False):
-    """Options of an Atari env. See `make_atari`."""
-
-    fire_reset: bool
-    clip_rewards: bool
-    full_actions: bool
-    mode: int
-    difficulty: int
-
-
-class NesOptions(GameOptions, total=False):
-    """Options of a cartridge. See `make_nes`."""
-
-    game: str
-    actions: str | list[str]
-    allow_opposites: bool
-    boot: str | list[str]
-    start: str | list[str]
-    start_rule: Literal["random", "cycle"]
-    crop: str | tuple[int, int, int, int]
-    stuck_frames: int
-    reward_clip: float
-    ram_obs: bool
-
-
-class EnvOptions(AtariOptions, NesOptions, total=False):
-    """All options of envs that were given."""
-
-
-_OPTION_NAMES = {"grayscale": "rgb", "ram_obs": "ram"}  # where the command line has another name
-_SHARED = GameOptions.__optional_keys__
+# Options of games by the makers' names; one that was not given is absent.
+EnvOptions: TypeAlias = dict[str, Any]
+ATARI_ONLY = {"fire_reset", "clip_rewards", "full_actions", "mode", "difficulty"}
+NES_ONLY = {
+    *("game", "actions", "allow_opposites", "boot", "start", "start_rule", "crop"),
+    *("stuck_frames", "reward_clip", "ram_obs"),
+}
+OTHER_NAMES = {"rgb": "grayscale", "ram": "ram_obs"}  # settings, where options have others
 _OF_PICTURES = ("size", "grayscale", "pool", "crop")
 
 
@@ -87,7 +49,7 @@ class EnvRequest:
     num_envs: int
     backend: Backend | None = None  # of games; None: "cynes" for a cartridge, "auto" for Atari
     num_workers: int | None = None  # threads or processes; None leaves it to the maker
-    options: EnvOptions = field(default_factory=EnvOptions)  # settings of games
+    options: EnvOptions = field(default_factory=dict[str, Any])  # settings of games
     is_filmed: bool = False  # they are made in this process, and render their frames
 
 
@@ -97,7 +59,7 @@ def make_envs(request: EnvRequest) -> Vector:
     env, num_envs = request.env, request.num_envs
     num_workers = 0 if request.is_filmed else request.num_workers
     if is_cartridge(env):
-        nes_options = _nes_options(env, request.options)
+        _check_nes_options(env, request.options)
         console = nes_backend(request.backend)
         from ...wrappers.nes.vector import make_nes
 
@@ -105,14 +67,16 @@ def make_envs(request: EnvRequest) -> Vector:
         make: Callable[..., Vector] = make_nes
         if request.is_filmed:
             make = partial(make_nes, render_mode="rgb_array")
-        return make(env, num_envs, backend=console, num_workers=num_workers, **nes_options)
+        return make(env, num_envs, backend=console, num_workers=num_workers, **request.options)
     game = atari_name(env)
     if game is not None:
-        atari_options = _atari_options(env, request.options)
+        _refuse_other(env, [name for name in request.options if name in NES_ONLY])
         backend = atari_backend(request.backend)
         from ...wrappers.atari import make_atari
 
-        return make_atari(game, num_envs, backend=backend, num_workers=num_workers, **atari_options)
+        return make_atari(
+            game, num_envs, backend=backend, num_workers=num_workers, **request.options
+        )
     _refuse_game_options(env, request.options, request.backend)
     from ...wrappers.make_vector_env import make_vec
 
@@ -193,22 +157,15 @@ def id_or_factory(env: str, option: str = "ENV") -> str | Callable[[], gymnasium
 # Options that apply to one kind of env only.
 
 
-def _atari_options(env: str, options: EnvOptions) -> AtariOptions:
-    """The options of an Atari game; those of cartridges are refused."""
-    _refuse_other(env, [name for name in options if name not in AtariOptions.__optional_keys__])
-    return cast("AtariOptions", options)
-
-
-def _nes_options(env: str, options: EnvOptions) -> NesOptions:
-    """The options of a cartridge; refuses Atari's, and those of pictures if memory is observed."""
-    _refuse_other(env, [name for name in options if name not in NesOptions.__optional_keys__])
+def _check_nes_options(env: str, options: EnvOptions) -> None:
+    """Refuse Atari's for a cartridge, and those of pictures if memory is observed."""
+    _refuse_other(env, [name for name in options if name in ATARI_ONLY])
     unused = [_option_name(name) for name in _OF_PICTURES if name in options]
     if options.get("ram_obs") and unused:
         raise ValueError(
             f"--ram: expected no {' and no '.join(unused)}, since memory is not a picture; leave "
             f"one or the other out"
         )
-    return cast("NesOptions", options)
 
 
 def _refuse_game_options(env: str, options: EnvOptions, backend: Backend | None) -> None:
@@ -256,7 +213,8 @@ def _refuse_other(env: str, names: Sequence[str]) -> None:
 
 
 def _option_name(name: str) -> str:
-    return f"--{_OPTION_NAMES.get(name, name).replace('_', '-')}"
+    options = {setting: option for option, setting in OTHER_NAMES.items()}
+    return f"--{options.get(name, name).replace('_', '-')}"
 
 
 def _are_for(options: Sequence[str], games: str) -> str:
@@ -266,9 +224,9 @@ def _are_for(options: Sequence[str], games: str) -> str:
 def _games_with(names: Iterable[str], backend: Backend | None) -> str:
     """Return the kind of games that has all of these options."""
     used = {*names, *([] if backend is None else [backend])}
-    if used <= {*AtariOptions.__optional_keys__, *get_args(AtariBackend)} - _SHARED:
+    if used <= {*ATARI_ONLY, *get_args(AtariBackend)}:
         return "Atari games"
-    if used <= {*NesOptions.__optional_keys__, *get_args(NesBackend)} - _SHARED:
+    if used <= {*NES_ONLY, *get_args(NesBackend)}:
         return "NES cartridges"
     return "Atari and NES games"
 

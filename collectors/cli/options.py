@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any, Optional, get_args
 
 import typer
 
@@ -35,6 +35,7 @@ __all__ = [
     "MadeBy",
     "PlayedIds",
     "Quiet",
+    "Row",
     "StoreFolder",
     "count_in",
     "format_ids",
@@ -43,22 +44,17 @@ __all__ = [
     "parse_ids",
     "parse_metadata",
     "real_number",
+    "refuse_store",
     "stored_ids",
     "with_options",
     "with_selection",
 ]
 
 _OUTPUT = "Output"
-_CONDITIONS = "Conditions on episodes (all of them must hold)"
-_RANKING = "The best or the worst of them"
 PLAYING = "Playing episodes again"
 """Panel of options."""
 
 _IDS_LENGTH = 60
-
-
-def _sort_names() -> list[str]:
-    return list(SORT_NAMES)
 
 
 StoreFolder = Annotated[
@@ -134,115 +130,40 @@ Debug = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GivenSelection:
-    """Conditions on episodes, as they were given; None where one was not."""
+@dataclass(frozen=True, slots=True)
+class Row:
+    """An option of a group, without a value where it is not given."""
 
-    where: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY=VALUE",
-            help="The episode's metadata has this value, which is read as JSON, else as text. May "
-            "be repeated.",
-            rich_help_panel=_CONDITIONS,
-        ),
-    ] = None
-    episodes: Annotated[
-        str | None,
-        typer.Option(metavar="IDS", help="The id is one of 3,10-20.", rich_help_panel=_CONDITIONS),
-    ] = None
-    min_return: Annotated[
-        str | None,
-        typer.Option(
-            metavar="X",
-            help="The sum of stored rewards is X or more.",
-            rich_help_panel=_CONDITIONS,
-        ),
-    ] = None
-    max_return: Annotated[
-        str | None,
-        typer.Option(
-            metavar="X",
-            help="The sum of stored rewards is X or less.",
-            rich_help_panel=_CONDITIONS,
-        ),
-    ] = None
-    min_steps: Annotated[
-        str | None,
-        typer.Option(metavar="N", help="It has N env steps or more.", rich_help_panel=_CONDITIONS),
-    ] = None
-    max_steps: Annotated[
-        str | None,
-        typer.Option(metavar="N", help="It has N env steps or fewer.", rich_help_panel=_CONDITIONS),
-    ] = None
-    ended: Annotated[
-        bool,
-        typer.Option(
-            "--ended", help="It terminated or was truncated.", rich_help_panel=_CONDITIONS
-        ),
-    ] = False
-    cut: Annotated[
-        bool,
-        typer.Option(
-            "--cut",
-            help="It did neither: only the recording stopped.",
-            rich_help_panel=_CONDITIONS,
-        ),
-    ] = False
-    top: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N|P%",
-            help="Of these, the N with the greatest values, or this part of them, rounded up: 10%.",
-            rich_help_panel=_RANKING,
-        ),
-    ] = None
-    bottom: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N|P%", help="Or those with the smallest values.", rich_help_panel=_RANKING
-        ),
-    ] = None
-    sort: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KEY",
-            help="The value: return (default), steps, id, or a key of the metadata.",
-            autocompletion=_sort_names,
-            rich_help_panel=_RANKING,
-        ),
-    ] = None
-    include_cut: Annotated[
-        bool,
-        typer.Option(
-            "--include-cut",
-            help="Rank cut episodes too, and those without beginning, though rewards of them are "
-            "missing.",
-            rich_help_panel=_RANKING,
-        ),
-    ] = False
-
-    def parsed(self) -> EpisodeSelection:
-        """The selection; empty where no condition was given."""
-        given: dict[str, Any] = {one.name: getattr(self, one.name) for one in fields(self)}
-        return parse_selection(**given)
+    metavar: str | None  # None for a flag, and for a choice, which shows its values
+    help: str
+    take: Callable[[str, Any], Any] | None = None  # makes a value of the option and what was given
+    of: Any = str
+    default: object = None
+    complete: Callable[[], list[str]] | None = None
 
 
 def with_options(
-    name: str, group: type[Any]
+    name: str, panels: Mapping[str, Mapping[str, Row]], group: Callable[[dict[str, Any]], object]
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the options of a dataclass, which it receives in the parameter ``name``."""
-    # Typer reads options from a signature: in the one that it gets, each field of the group is one.
-    hints = get_type_hints(group, include_extras=True)
-    options = {
-        one.name: inspect.Parameter(
-            one.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=one.default,
-            annotation=hints[one.name],
-        )
-        for one in fields(group)
-    }
+    """Give a command the options of a table by panels, which it receives as a group in ``name``."""
+    # Typer reads options from a signature: in the one that it gets, each of them is a parameter.
+    options: dict[str, inspect.Parameter] = {}
+    for panel, rows in panels.items():
+        for each, row in rows.items():
+            flag = [f"--{each.replace('_', '-')}"] if row.of is bool else []
+            option = typer.Option(
+                *flag,
+                metavar=row.metavar,
+                help=row.help,
+                autocompletion=row.complete,
+                rich_help_panel=panel,
+            )
+            options[each] = inspect.Parameter(
+                each,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=row.default,
+                annotation=Annotated[Optional[row.of], option],  # noqa: UP045 # at run time
+            )
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = inspect.signature(command, eval_str=True)
@@ -253,7 +174,7 @@ def with_options(
         @functools.wraps(command)
         def run(**given: object) -> None:
             arguments = {each: value for each, value in given.items() if each not in options}
-            arguments[name] = group(**{each: given[each] for each in options})
+            arguments[name] = group({each: given[each] for each in options})
             command(**arguments)
 
         run.__signature__ = own.replace(parameters=shown)  # type: ignore[attr-defined]
@@ -262,7 +183,54 @@ def with_options(
     return decorate
 
 
-with_selection = with_options("selection", GivenSelection)
+@dataclass(frozen=True, slots=True)
+class GivenSelection:
+    """Conditions on episodes, as they were given."""
+
+    values: dict[str, Any]
+
+    def parsed(self) -> EpisodeSelection:
+        """The selection; empty where no condition was given."""
+        return parse_selection(**self.values)
+
+
+_SELECTION = {
+    "Conditions on episodes (all of them must hold)": {
+        "where": Row(
+            "KEY=VALUE",
+            "The episode's metadata has this value, which is read as JSON, else as text. May be "
+            "repeated.",
+            of=list[str],
+        ),
+        "episodes": Row("IDS", "The id is one of 3,10-20."),
+        "min_return": Row("X", "The sum of stored rewards is X or more."),
+        "max_return": Row("X", "The sum of stored rewards is X or less."),
+        "min_steps": Row("N", "It has N env steps or more."),
+        "max_steps": Row("N", "It has N env steps or fewer."),
+        "ended": Row(None, "It terminated or was truncated.", of=bool, default=False),
+        "cut": Row(None, "It did neither: only the recording stopped.", of=bool, default=False),
+    },
+    "The best or the worst of them": {
+        "top": Row(
+            "N|P%",
+            "Of these, the N with the greatest values, or this part of them, rounded up: 10%.",
+        ),
+        "bottom": Row("N|P%", "Or those with the smallest values."),
+        "sort": Row(
+            "KEY",
+            "The value: return (default), steps, id, or a key of the metadata.",
+            complete=lambda: list(SORT_NAMES),
+        ),
+        "include_cut": Row(
+            None,
+            "Rank cut episodes too, and those without beginning, though rewards of them are "
+            "missing.",
+            of=bool,
+            default=False,
+        ),
+    },
+}
+with_selection = with_options("selection", _SELECTION, GivenSelection)
 
 
 def parse_codecs(option: str, texts: Sequence[str]) -> dict[str, Codec]:
@@ -278,6 +246,17 @@ def parse_codecs(option: str, texts: Sequence[str]) -> dict[str, Codec]:
             )
         found[name] = codec
     return found
+
+
+def refuse_store(out: Path, otherwise: str = "") -> None:
+    """Refuse a folder that is a store already."""
+    from ...buffers.storage.disk.storage import DiskStorage
+
+    if DiskStorage.exists(out):
+        raise ValueError(
+            f"--out {out} holds a store already: expected a new or empty folder; {otherwise}choose "
+            f"another folder"
+        )
 
 
 def stored_ids(ranges: Sequence[range], ids: Sequence[int], where: object) -> list[int]:

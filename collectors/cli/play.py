@@ -127,7 +127,7 @@ def play(
     from ..evaluation.video import single_envs
     from ..person.controls import controls_of, load_pygame
     from ..person.play import play as play_env
-    from ..person.ram_search import search_of
+    from ..person.play import search_of
 
     with exit_on_error(debug), contextlib.ExitStack() as stack:
         options = games.parsed()

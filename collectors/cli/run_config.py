@@ -92,14 +92,10 @@ def naming_config(context: typer.Context) -> Generator[None]:
         path = context.params.get("config")
         if option and path is not None:
             parameter = _parameters(context).get(option[1].replace("-", "_"))
-            if parameter is not None and _is_of_file(context, parameter.name):
+            source = parameter and context.get_parameter_source(parameter.name)
+            if source is not None and source.name == "DEFAULT_MAP":
                 error.args = (f"{path}: {error}",)
         raise
-
-
-def _is_of_file(context: typer.Context, name: str) -> bool:
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "DEFAULT_MAP"
 
 
 def _parameters(context: typer.Context) -> dict[str, Any]:

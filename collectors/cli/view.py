@@ -160,7 +160,6 @@ def _show_bug(error: Exception) -> None:
 
 
 def _has_display() -> bool:
-    """True if a browser can be shown."""
     if sys.platform == "darwin":
         return True
     return any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
@@ -386,7 +385,6 @@ def render(
 
 
 def _parse_rows(text: str | None) -> tuple[int | None, int | None] | None:
-    """Parse the rows to show."""
     if text is None:
         return None
     match = _ROWS.fullmatch(text)

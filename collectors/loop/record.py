@@ -122,50 +122,48 @@ def record(
     """
     if isinstance(env, VectorEnv):
         require_spaces(env)
-        env = from_envpool(env) if is_pool(env) else env
-        recording = RecordedSteps(
-            env,
-            replay,
-            info=info,
-            metadata=metadata,
-            frame_stack=frame_stack,
-            flush_seconds=flush_seconds,
-            log=log,
-        )
-        if hasattr(type(env), "send") and hasattr(type(env), "recv"):
-            return _RecordedBySend(env, recording)
-        if hasattr(type(env), "step_async") and hasattr(type(env), "step_wait"):
-            return _RecordedByStepAsync(env, recording)
-        return RecordedVectorEnv(env, recording)
-    if not isinstance(env, gymnasium.Env):
+        vector = env = from_envpool(env) if is_pool(env) else env
+    elif isinstance(env, gymnasium.Env):
+        # Never stepped: it declares what a Collector reads from vector envs.
+        vector = SyncVectorEnv([lambda: checked_env(env)], autoreset_mode=AutoresetMode.DISABLED)
+    else:
         raise TypeError(
             f"env: expected a gymnasium Env or VectorEnv, got {type(env).__name__}; {_advice(env)}"
         )
-    # Never stepped: it declares what a Collector reads from vector envs.
-    view = SyncVectorEnv([lambda: checked_env(env)], autoreset_mode=AutoresetMode.DISABLED)
     recording = RecordedSteps(
-        view,
+        vector,
         replay,
         info=info,
         metadata=metadata,
         frame_stack=frame_stack,
         flush_seconds=flush_seconds,
         log=log,
-        is_single=True,
+        is_single=vector is not env,
     )
+    if isinstance(env, VectorEnv):
+        if hasattr(type(env), "send") and hasattr(type(env), "recv"):
+            return _RecordedBySend(env, recording)
+        if hasattr(type(env), "step_async") and hasattr(type(env), "step_wait"):
+            return _RecordedByStepAsync(env, recording)
+        return RecordedVectorEnv(env, recording)
     return RecordedEnv(env, recording)
 
 
-class RecordedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """The single env that `record` returns.
+class _Recorded:
+    """Both kinds of recorded envs."""
 
-    Args:
-        env: The env.
-        recording: Writes its rows.
-    """
+    _recording: RecordedSteps
 
     def __reduce__(self) -> NoReturn:
         not_copied("a recorded env", "copy env.unwrapped, or record an env of its own")
+
+    def flush(self) -> None:
+        """Store all rows durably."""
+        self._recording.flush()
+
+
+class RecordedEnv(_Recorded, gymnasium.Wrapper[Any, Any, Any, Any]):
+    """The single env that `record` returns."""
 
     def __init__(self, env: _Env, recording: RecordedSteps) -> None:
         super().__init__(env)
@@ -213,10 +211,6 @@ class RecordedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
             }
         )
 
-    def flush(self) -> None:
-        """Store all rows durably."""
-        self._recording.flush()
-
     def close(self) -> None:
         """Store all rows, and close the env."""
         try:
@@ -236,16 +230,8 @@ class RecordedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         return _batch_of_one(self._space, observation)
 
 
-class RecordedVectorEnv(VectorWrapper[Any, Any, Any, Any, Any]):
-    """The vector env that `record` returns.
-
-    Args:
-        env: The vector env.
-        recording: Writes its rows.
-    """
-
-    def __reduce__(self) -> NoReturn:
-        not_copied("a recorded env", "copy env.unwrapped, or record an env of its own")
+class RecordedVectorEnv(_Recorded, VectorWrapper[Any, Any, Any, Any, Any]):
+    """The vector env that `record` returns."""
 
     def __init__(self, env: Vector, recording: RecordedSteps) -> None:
         super().__init__(env)
@@ -277,10 +263,6 @@ class RecordedVectorEnv(VectorWrapper[Any, Any, Any, Any, Any]):
     def log_extras(self, **arrays: Any) -> None:
         """Note values of the actions that are stepped next, by name; they are stored with them."""
         self._recording.log_extras(arrays)
-
-    def flush(self) -> None:
-        """Store all rows durably."""
-        self._recording.flush()
 
     def close(  # type: ignore[override]
         self, *, timeout: float | None = None, terminate: bool = False
@@ -327,15 +309,11 @@ class _RecordedInHalves(RecordedVectorEnv):
 
 
 class _RecordedBySend(_RecordedInHalves):
-    """A recorded vector env with `send` and `recv`."""
-
     def send(self, actions: Any) -> None:
-        """Begin a step."""
         env: Any = self.env
         self._begin(env.send, actions)
 
     def recv(self) -> _Result:
-        """Finish the step, and record the rows."""
         env: Any = self.env
         result: _Result = self._finish(env.recv)
         return result
@@ -347,18 +325,15 @@ class _RecordedByStepAsync(_RecordedInHalves):
     _begun_reset: BegunReset | None = None
 
     def step_async(self, actions: Any) -> None:
-        """Begin a step."""
         env: Any = self.env
         self._begin(env.step_async, actions)
 
     def step_wait(self, timeout: float | None = None) -> _Result:
-        """Finish the step, and record the rows."""
         env: Any = self.env
         result: _Result = self._finish(lambda: env.step_wait(timeout))
         return result
 
     def reset_async(self, seed: Any = None, options: dict[str, Any] | None = None) -> None:
-        """Begin a reset."""
         env: Any = self.env
         begun = self._recording.begin_reset(seed, options)
         with self._recording:
@@ -367,7 +342,6 @@ class _RecordedByStepAsync(_RecordedInHalves):
         self._begun_reset = begun
 
     def reset_wait(self, timeout: float | None = None) -> _Reset:
-        """Finish the reset, and record the rows."""
         env: Any = self.env
         begun, self._begun_reset = self._begun_reset, None
         with self._recording:

@@ -94,7 +94,6 @@ class CollectReport:
         }
 
     def __str__(self) -> str:
-        """A summary in two lines."""
         skip = self.frames // self.steps if self.steps else 1
         rate = self.steps_per_second
         parts = [f"{self.steps:,} steps", f"{rate:,.0f}/s"]

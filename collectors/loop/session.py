@@ -409,7 +409,14 @@ class _Streams:
     """A replay as one of several sessions that write in turns sees it; see `Session`."""
 
     # The session numbers its streams from 0 on, and its episodes as if no other one wrote; both
-    # numbers are replaced where they are taken.
+    # numbers are replaced where they are taken. All else is the replay's.
+
+    path: Path | None
+    capacity: int | None
+    storage: Storage
+    spec: Spec
+    sessions: Sequence[Mapping[str, object]]
+    write_lock: RLock
 
     def __init__(
         self,
@@ -431,35 +438,8 @@ class _Streams:
         self._newest: dict[int, tuple[int, int]] = {}
         """For each stream the session's number of its newest episode, and the stored one."""
 
-    @property
-    def path(self) -> Path | None:
-        """Folder of the store; None in RAM."""
-        return self._target.path
-
-    @property
-    def capacity(self) -> int | None:
-        """Steps to keep at most; None keeps everything."""
-        return self._target.capacity
-
-    @property
-    def storage(self) -> Storage:
-        """The storage of the chunks."""
-        return self._target.storage
-
-    @property
-    def spec(self) -> Spec:
-        """The fields of every row."""
-        return self._target.spec
-
-    @property
-    def sessions(self) -> Sequence[Mapping[str, object]]:
-        """Facts about the runs that wrote here."""
-        return self._target.sessions
-
-    @property
-    def write_lock(self) -> RLock:
-        """Held where rows are stored: several threads may write."""
-        return self._target.write_lock
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._target, name)
 
     def add(self, chunks: Sequence[Chunk]) -> None:
         """Store chunks of episodes, or hold them back; else they are durable when it returns."""

@@ -24,6 +24,7 @@ from ...wrappers.fixed_spaces import (
     with_fixed_spaces,
     with_fixed_vector_spaces,
 )
+from ...wrappers.make_vector_env import declared_info as declared_info
 from ...wrappers.make_vector_env import declared_mode, require_spaces
 from ...wrappers.seeded_resets import with_seeded_resets
 from ...wrappers.workers.vector_env import WorkerVectorEnv, checked_env
@@ -208,14 +209,6 @@ def recipe_of(envs: Vector) -> dict[str, object]:
         "observation_space": str(envs.single_observation_space),
         "action_space": str(envs.single_action_space),
     }
-
-
-def declared_info(envs: Vector) -> dict[str, object]:
-    """Info fields that the envs declare, each with the value that means "not there"."""
-    recipe = recipe_of(envs)
-    own = recipe.get("env") if recipe.get("maker") == "make_vec" else recipe
-    info = cast("dict[str, object]", own).get("info") if isinstance(own, dict) else None
-    return dict(cast("dict[str, object]", info)) if isinstance(info, dict) else {}
 
 
 def frame_skip(envs: Vector) -> int:

@@ -124,11 +124,7 @@ class Stepper:
         }
 
     def bring_back(self, state: object, *, is_open: bool) -> str:
-        """Play new envs up to a state of `state_dict`; why that failed, or nothing.
-
-        Raises:
-            ValueError: It is no such state.
-        """
+        """Play new envs up to a state of `state_dict`; why that failed, or nothing."""
         told = mapping(state, "envs")
         why = self._bring_back(told) if is_open else ""
         # Also where that failed: none of these seeds is to be drawn twice.
@@ -277,11 +273,7 @@ class InterleavedSteppers:
         return {"groups": groups, "turn": self._turn}
 
     def bring_back(self, state: object, *, is_open: bool) -> str:
-        """Play new envs up to a state of `state_dict`; why that failed, or nothing.
-
-        Raises:
-            ValueError: It is no such state.
-        """
+        """Play new envs up to a state of `state_dict`; why that failed, or nothing."""
         told, count = mapping(state, "envs"), len(self._steppers)
         groups = items(member(told, "groups"), "groups", count)
         turn = whole(member(told, "turn"), "turn", 0, count - 1)

@@ -64,11 +64,6 @@ class Controls:
     commands: Mapping[str, tuple[str, ...]]  # the keys of each
     has_own_actions: bool = False  # they were given with the keys
 
-    @property
-    def has_noop(self) -> bool:
-        """There is an action that holds nothing."""
-        return frozenset() in self.actions
-
     def action_of(self, held: Sequence[str]) -> Any:
         """Return the action of the held buttons, the newest last; None where there is none."""
         # Where no action holds exactly these, it is that of the most of them; of several such, the

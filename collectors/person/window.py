@@ -197,7 +197,6 @@ class Window:
                 self._turn(f"pad hat {name}", is_now)
 
     def _wait(self, period: float) -> None:
-        """Wait until the next frame is due."""
         now = time.perf_counter()
         self._due = max(self._due + period, now)  # frames that were missed are not made up for
         while (left := self._due - time.perf_counter()) > 0:

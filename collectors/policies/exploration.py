@@ -15,7 +15,6 @@ from ...buffers.base.untrusted_json import mapping, member, whole
 from ...buffers.spec.spec import flatten, unflatten
 from .as_policy import GivenPolicy, as_policy
 from .policy import (
-    AnyPolicy,
     RandomPolicy,
     SeededPolicy,
     as_recurrent,
@@ -30,7 +29,133 @@ EXPLORED = "explored"
 OverrideHook = Callable[[Any, Any], Any]
 
 
-class WarmUp:
+class _PolicyResult(NamedTuple):
+    action: object
+    state: tuple[object, ...]  # the new one alone, or nothing
+    extras: Mapping[str, object]
+
+    def result(self) -> object:
+        """The same as a policy returns it."""
+        rest = (*self.state, self.extras) if self.extras else self.state
+        return (self.action, *rest) if rest else self.action
+
+
+class _InnerPolicy:
+    def __init__(self, policy: GivenPolicy) -> None:
+        self.policy = as_policy(policy)
+        self._call = cast("Callable[..., object]", self.policy)
+        self._is_recurrent = as_recurrent(self.policy) is not None
+
+    def begin(
+        self, action_space: spaces.Space[object], rng: np.random.Generator
+    ) -> np.random.Generator:
+        """Begin the policy with its own generator; returns another one for the outer policy."""
+        outer, inner = rng.spawn(2)
+        if isinstance(self.policy, SeededPolicy):
+            self.policy.begin(action_space, inner)
+        return outer
+
+    def ask(
+        self, layout: Layout, observation: object, is_first: np.ndarray, state: tuple[object, ...]
+    ) -> _PolicyResult:
+        """Call the policy and split its result; one with a state must return a new one."""
+        result = self._call(observation, is_first, *state)
+        if self._is_recurrent:
+            action, after, extras = split_state(result)
+            return _PolicyResult(action, (after,), extras)
+        action, extras = split_extras(layout, result)
+        return _PolicyResult(action, (), extras)
+
+    def overridden(self, answer: _PolicyResult) -> _PolicyResult:
+        """The same with the state after these actions, where the policy has `on_override`."""
+        if answer.state and (hook := override_hook_of(self.policy)) is not None:
+            return answer._replace(state=(hook(answer.action, answer.state[0]),))
+        return answer
+
+
+class _RandomActions:
+    """Random actions in place of a policy's; ``owner`` is the policy that uses them, in errors."""
+
+    def __init__(self, owner: str, mark: bool) -> None:
+        self._owner = owner
+        self._mark = mark
+        self._draw = RandomPolicy()
+        self._layout: Layout | None = None
+
+    @property
+    def layout(self) -> Layout:
+        """The nesting of actions, known after `begin`."""
+        if self._layout is None:
+            raise ValueError(_not_begun(self._owner))
+        return self._layout
+
+    def begin(self, action_space: spaces.Space[object], rng: np.random.Generator) -> None:
+        self._layout = Spec.from_spaces(action_space, action_space).action
+        self._draw.begin(action_space, rng)
+
+    def state_dict(self) -> dict[str, object]:
+        return self._draw.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._draw.load_state_dict(mapping(member(state, "random"), "random"))
+
+    def put(self, inner: _InnerPolicy, answer: _PolicyResult, where: np.ndarray) -> object:
+        """The inner policy's result, with random actions in the rows ``where`` [n]."""
+        if where.any():
+            drawn = self._draw(None, where)  # type: ignore[arg-type]  # it looks at n alone
+            mixed = _mixed(self.layout, answer.action, drawn, where)
+            answer = inner.overridden(answer._replace(action=mixed))
+        extras = dict(answer.extras)
+        if self._mark or EXPLORED in extras:  # an inner policy that marks must stay right
+            extras[EXPLORED] = where | extras.get(EXPLORED, False)
+            answer = answer._replace(extras=extras)
+        return answer.result()
+
+
+class _Exploring:
+    """A policy around another one, whose optional methods are this one's too."""
+
+    # Set only where the inner policy has them: that is how a Collector knows.
+    initial_state: Callable[[int], Any]
+    value: Callable[..., Any]
+    on_override: OverrideHook
+
+    def __init__(self, policy: GivenPolicy) -> None:
+        self._inner = _InnerPolicy(policy)
+        if (inner := as_recurrent(self._inner.policy)) is not None:
+            self.initial_state = inner.initial_state
+        if (value := value_of(self._inner.policy)) is not None:
+            self.value = value
+        if (hook := override_hook_of(self._inner.policy)) is not None:
+            self.on_override = hook
+
+
+class _Replacing(_Exploring):
+    """One that takes random actions in place of some."""
+
+    def __init__(self, policy: GivenPolicy, mark: bool) -> None:
+        super().__init__(policy)
+        self._random = _RandomActions(type(self).__name__, mark)
+        self.rows = 0
+        """Rows so far; set it to continue where an earlier run stopped."""
+
+    def state_dict(self) -> dict[str, object]:
+        """The state to go on from as if it had never stopped, with that of the policy inside."""
+        parts = {"random": self._random.state_dict(), "policy": state_of(self._inner.policy)}
+        return {"rows": self.rows, **parts}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state of `state_dict`, after `begin`.
+
+        Raises:
+            ValueError: It is no such state.
+        """
+        self._random.load_state_dict(state)
+        load_state_of(self._inner.policy, member(state, "policy"))
+        self.rows = whole(member(state, "rows"), "rows")
+
+
+class WarmUp(_Replacing):
     """Draws the first actions uniformly from the action space, then lets the policy choose.
 
     The policy is called for every row all the same, so that its state and its extras stay current.
@@ -64,18 +189,9 @@ class WarmUp:
         True
     """
 
-    # Set only where the inner policy has them: that is how a Collector knows.
-    initial_state: Callable[[int], Any]
-    value: Callable[..., Any]
-    on_override: OverrideHook
-
     def __init__(self, policy: GivenPolicy, steps: int, *, mark: bool = False) -> None:
-        self._inner = _InnerPolicy(policy)
-        self._random = _RandomActions("WarmUp", mark)
+        super().__init__(policy, mark)
         self._steps = whole_number("steps", steps, 0)
-        self.rows = 0
-        """Rows so far; set it to continue where an earlier run stopped."""
-        _copy_methods(self._inner.policy, self)
 
     def begin(self, action_space: spaces.Space[object], rng: np.random.Generator) -> None:
         """Draw from this space with this generator from now on; the inner policy begins too."""
@@ -88,23 +204,8 @@ class WarmUp:
         self.rows += len(is_first)
         return self._random.put(self._inner, answer, where)
 
-    def state_dict(self) -> dict[str, object]:
-        """The state to go on from as if it had never stopped, with that of the policy inside."""
-        parts = {"random": self._random.state_dict(), "policy": state_of(self._inner.policy)}
-        return {"rows": self.rows, **parts}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state of `state_dict`, after `begin`.
-
-        Raises:
-            ValueError: It is no such state.
-        """
-        self._random.load_state_dict(state)
-        load_state_of(self._inner.policy, member(state, "policy"))
-        self.rows = whole(member(state, "rows"), "rows")
-
-
-class EpsilonGreedy:
+class EpsilonGreedy(_Replacing):
     """Replaces the action of each env, with probability epsilon, by a uniformly random one.
 
     The random one may be the policy's own, as usual: with n actions the policy's is taken with
@@ -144,22 +245,14 @@ class EpsilonGreedy:
         False
     """
 
-    initial_state: Callable[[int], Any]
-    value: Callable[..., Any]
-    on_override: OverrideHook
-
     def __init__(
         self, policy: GivenPolicy, epsilon: float | Callable[[int], float], *, mark: bool = False
     ) -> None:
         if not callable(epsilon):
             _check_probability(epsilon)
-        self._inner = _InnerPolicy(policy)
-        self._random = _RandomActions("EpsilonGreedy", mark)
+        super().__init__(policy, mark)
         self._epsilon = epsilon
         self._rng: np.random.Generator | None = None
-        self.rows = 0
-        """Rows so far; set it to continue where an earlier run stopped."""
-        _copy_methods(self._inner.policy, self)
 
     def begin(self, action_space: spaces.Space[object], rng: np.random.Generator) -> None:
         """Draw from this space with this generator from now on; the inner policy begins too."""
@@ -178,9 +271,8 @@ class EpsilonGreedy:
 
     def state_dict(self) -> dict[str, object]:
         """The state to go on from as if it had never stopped, with that of the policy inside."""
-        parts = {"random": self._random.state_dict(), "policy": state_of(self._inner.policy)}
         generator = None if self._rng is None else self._rng.bit_generator.state
-        return {"rows": self.rows, "generator": generator, **parts}
+        return {**super().state_dict(), "generator": generator}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a state of `state_dict`, after `begin`.
@@ -191,12 +283,10 @@ class EpsilonGreedy:
         if self._rng is None:
             raise ValueError(_not_begun("EpsilonGreedy"))
         load_generator(self._rng, member(state, "generator"))
-        self._random.load_state_dict(state)
-        load_state_of(self._inner.policy, member(state, "policy"))
-        self.rows = whole(member(state, "rows"), "rows")
+        super().load_state_dict(state)
 
 
-class GaussianNoise:
+class GaussianNoise(_Exploring):
     """Adds independent normal noise to the actions and clips the sum to the space's bounds.
 
     The exploration of TD3 (Fujimoto et al. 2018, "Addressing function approximation error in
@@ -222,20 +312,15 @@ class GaussianNoise:
                [-0.18]], dtype=float32)
     """
 
-    initial_state: Callable[[int], Any]
-    value: Callable[..., Any]
-    on_override: OverrideHook
-
     def __init__(self, policy: GivenPolicy, scale: float | np.ndarray) -> None:
         self._scale = np.asarray(scale, np.float64)
         if not (np.isfinite(self._scale) & (self._scale >= 0)).all():
             raise ValueError(
                 f"GaussianNoise: expected a scale that is finite and >= 0, got {scale}"
             )
-        self._inner = _InnerPolicy(policy)
+        super().__init__(policy)
         self._space: spaces.Box | None = None
         self._rng = np.random.default_rng()
-        _copy_methods(self._inner.policy, self)
 
     def begin(self, action_space: spaces.Space[object], rng: np.random.Generator) -> None:
         """Draw noise for this space with this generator from now on; the policy inside begins too.
@@ -291,94 +376,6 @@ class GaussianNoise:
         load_state_of(self._inner.policy, member(state, "policy"))
 
 
-class _PolicyResult(NamedTuple):
-    """The result of a policy."""
-
-    action: object
-    state: tuple[object, ...]  # the new one alone, or nothing
-    extras: Mapping[str, object]
-
-    def result(self) -> object:
-        """The same as a policy returns it."""
-        rest = (*self.state, self.extras) if self.extras else self.state
-        return (self.action, *rest) if rest else self.action
-
-
-class _InnerPolicy:
-    """The inner policy."""
-
-    def __init__(self, policy: GivenPolicy) -> None:
-        self.policy = as_policy(policy)
-        self._call = cast("Callable[..., object]", self.policy)
-        self._is_recurrent = as_recurrent(self.policy) is not None
-
-    def begin(
-        self, action_space: spaces.Space[object], rng: np.random.Generator
-    ) -> np.random.Generator:
-        """Begin the policy with its own generator; returns another one for the outer policy."""
-        outer, inner = rng.spawn(2)
-        if isinstance(self.policy, SeededPolicy):
-            self.policy.begin(action_space, inner)
-        return outer
-
-    def ask(
-        self, layout: Layout, observation: object, is_first: np.ndarray, state: tuple[object, ...]
-    ) -> _PolicyResult:
-        """Call the policy and split its result; one with a state must return a new one."""
-        result = self._call(observation, is_first, *state)
-        if self._is_recurrent:
-            action, after, extras = split_state(result)
-            return _PolicyResult(action, (after,), extras)
-        action, extras = split_extras(layout, result)
-        return _PolicyResult(action, (), extras)
-
-    def overridden(self, answer: _PolicyResult) -> _PolicyResult:
-        """The same with the state after these actions, where the policy has `on_override`."""
-        if answer.state and (hook := override_hook_of(self.policy)) is not None:
-            return answer._replace(state=(hook(answer.action, answer.state[0]),))
-        return answer
-
-
-class _RandomActions:
-    """Random actions in place of a policy's; ``owner`` is the policy that uses them, in errors."""
-
-    def __init__(self, owner: str, mark: bool) -> None:
-        self._owner = owner
-        self._mark = mark
-        self._draw = RandomPolicy()
-        self._layout: Layout | None = None
-
-    @property
-    def layout(self) -> Layout:
-        """The nesting of actions, known after `begin`."""
-        if self._layout is None:
-            raise ValueError(_not_begun(self._owner))
-        return self._layout
-
-    def begin(self, action_space: spaces.Space[object], rng: np.random.Generator) -> None:
-        """Draw from this space."""
-        self._layout = Spec.from_spaces(action_space, action_space).action
-        self._draw.begin(action_space, rng)
-
-    def state_dict(self) -> dict[str, object]:
-        return self._draw.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._draw.load_state_dict(mapping(member(state, "random"), "random"))
-
-    def put(self, inner: _InnerPolicy, answer: _PolicyResult, where: np.ndarray) -> object:
-        """The inner policy's result, with random actions in the rows ``where`` [n]."""
-        if where.any():
-            drawn = self._draw(None, where)  # type: ignore[arg-type]  # it looks at n alone
-            mixed = _mixed(self.layout, answer.action, drawn, where)
-            answer = inner.overridden(answer._replace(action=mixed))
-        extras = dict(answer.extras)
-        if self._mark or EXPLORED in extras:  # an inner policy that marks must stay right
-            extras[EXPLORED] = where | extras.get(EXPLORED, False)
-            answer = answer._replace(extras=extras)
-        return answer.result()
-
-
 def _mixed(layout: Layout, chosen: object, drawn: object, where: np.ndarray) -> object:
     """The chosen actions ``[n, ...]``, but in the rows ``where`` [n] the drawn ones."""
     try:
@@ -396,16 +393,6 @@ def _mixed(layout: Layout, chosen: object, drawn: object, where: np.ndarray) -> 
         # In the common dtype: a drawn action must not be cast to a smaller one of the policy's.
         mixed[name] = np.where(where.reshape(-1, *[1] * (new.ndim - 1)), new, rows)
     return unflatten(layout, mixed)
-
-
-def _copy_methods(policy: AnyPolicy, outer: WarmUp | EpsilonGreedy | GaussianNoise) -> None:
-    """Give the outer policy the optional methods of the inner one."""
-    if (inner := as_recurrent(policy)) is not None:
-        outer.initial_state = inner.initial_state
-    if (value := value_of(policy)) is not None:
-        outer.value = value
-    if (hook := override_hook_of(policy)) is not None:
-        outer.on_override = hook
 
 
 def _check_probability(epsilon: float) -> None:

@@ -155,11 +155,7 @@ def override_hook_of(policy: object) -> Callable[[Any, Any], Any] | None:
 
 
 def state_of(policy: object) -> object:
-    """The policy's own ``state_dict()``; None where it has none and draws from no generator.
-
-    Raises:
-        TypeError: It draws from the Collector's generator, and keeps that to itself.
-    """
+    """The policy's own ``state_dict()``; None where it has none and draws from no generator."""
     method = getattr(policy, "state_dict", None)
     if inspect.isroutine(method) and hasattr(policy, "load_state_dict"):
         return method()
@@ -356,7 +352,6 @@ def _is_drawn_in_order(leaf: spaces.Space[Any]) -> bool:
 
 
 def _rows_of(tree: Any, start: int, stop: int) -> Tree:
-    """Some rows of nested arrays."""
     if isinstance(tree, Mapping):
         return {key: _rows_of(part, start, stop) for key, part in tree.items()}
     if isinstance(tree, tuple):

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import tempfile
 import time
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -42,9 +41,9 @@ from ...buffers.provenance.chains import Chain, chains_of
 from ...buffers.storage.disk.files import LateFiles
 from ...buffers.storage.disk.publish import check_unused, publish
 from ...buffers.storage.encoded_chunk import EncodedChunk
-from .player import PlayedRows, check_repeats, play, played_status
+from .player import PlayedRows, Player, check_repeats, played_status, report_after
 from .remake import EnvMaker, EnvSource, maker_of
-from .resimulate import first_difference, resimulate
+from .resimulate import by_env, first_difference, resimulate
 
 if TYPE_CHECKING:
     from ...wrappers.nes.env import Rom
@@ -298,28 +297,17 @@ def _scratch(archived: Archived, folder: Path | None) -> Generator[Storage]:
 
 @dataclass(slots=True)
 class _Played:
-    """An episode that is being played.
+    """An episode that is being played."""
 
-    Args:
-        crcs: Checksum of the rows so far, of each field that is not in the archive.
-        waiting: Rows that are not in the scratch yet, in pieces.
-        rows: Number of these.
-        first_row: The first one of them.
-    """
-
-    crcs: dict[str, int]
+    crcs: dict[str, int]  # of the rows so far, of each field that is not in the archive
+    # Rows that are not in the scratch yet, in pieces; their number, and the first one of them
     waiting: list[dict[str, np.ndarray]] = field(default_factory=list[dict[str, np.ndarray]])
     rows: int = 0
     first_row: int = 0
 
 
 class _Restore:
-    """Plays the episodes of an archive, and keeps those whose checksums are right.
-
-    Args:
-        archived: The archive.
-        episodes: Ids of the episodes to restore; None for all.
-    """
+    """Plays the episodes of an archive, and keeps those whose checksums are right."""
 
     def __init__(self, archived: Archived, episodes: Iterable[int] | None) -> None:
         self._archived = archived
@@ -338,29 +326,15 @@ class _Restore:
         self._chunk_rows = max(1, min(_CHUNK_ROWS, _CHUNK_BYTES // row_bytes))
 
     def plan(self, env: EnvSource | None, rom: Rom | None) -> list[tuple[list[Chain], EnvMaker]]:
-        """The chains to play, with what makes their envs.
-
-        Raises:
-            Unprovable: There is no chain to an episode.
-            ValueError: The envs cannot be made again.
-        """
+        """The chains to play, with what makes their envs."""
         chains, unreachable = chains_of(self._archived.storage)
         lost = {one.episode.id: one.why for one in unreachable if one.episode.id in self.wanted}
         if lost:
             raise Unprovable(_unprovable_sentence(lost, len(self.wanted)))
-        found: dict[str, tuple[Mapping[str, object], list[Chain]]] = {}
-        for chain in chains:
-            ids = [one.episode.id for one in chain.plays]
-            last = max((k for k, one in enumerate(ids) if one in self.wanted), default=-1)
-            if last >= 0:
-                key = json.dumps(chain.facts, sort_keys=True, default=str)
-                shorter = replace(chain, plays=chain.plays[: last + 1])
-                found.setdefault(key, (chain.facts, []))[1].append(shorter)
-        self.steps = sum(chain.steps for _, chains in found.values() for chain in chains)
+        found = by_env(chains, lambda one: one.episode.id in self.wanted)
+        self.steps = sum(chain.steps for _, chains in found for chain in chains)
         spec = self._archived.spec
-        return [
-            (chains, maker_of(facts, spec, env=env, rom=rom)) for facts, chains in found.values()
-        ]
+        return [(chains, maker_of(facts, spec, env=env, rom=rom)) for facts, chains in found]
 
     def play(
         self,
@@ -373,9 +347,9 @@ class _Restore:
         before = 0
         with progress_function(progress, played_status()) as function:
             for chains, maker in jobs:
-                report = None if function is None else partial(self._report, function, before)
+                report = function and partial(report_after, function, before, self.steps)
                 try:
-                    with play(chains, maker, lanes, report) as player:
+                    with Player(chains, maker, lanes, report) as player:
                         for rows in player:
                             difference = self._take(rows, scratch)
                             if difference is not None:
@@ -452,18 +426,12 @@ class _Restore:
         played.waiting, played.rows = [], 0
 
     def _sentence(self, difference: str, maker: EnvMaker) -> str:
-        """The message for a difference."""
         proved, changed = len(self.proved & self.wanted), maker.differences
         return (
             f"{self._archived.path}: {difference}; {proved:,} of {len(self.wanted):,} "
             f"episodes were restored"
             + (f"; since then changed: {', '.join(changed)}" if changed else "")
         )
-
-    def _report(
-        self, progress: Callable[[int, int], None], before: int, steps: int, _: int
-    ) -> None:
-        progress(before + steps, self.steps)
 
 
 def _in_stream(
@@ -486,12 +454,7 @@ def _prove(
     env: EnvSource | None,
     rom: Rom | None,
 ) -> None:
-    """Play the chosen episodes.
-
-    Raises:
-        RowsDiffer: One differs.
-        Unprovable: One cannot be played.
-    """
+    """Play the chosen episodes, until one differs or cannot be played."""
     with resimulate(
         replay, episodes=chosen, lanes=lanes, env=env, rom=rom, progress=progress
     ) as proofs:
@@ -522,11 +485,7 @@ def _unprovable(storage: Storage, asked: set[int]) -> dict[int, str]:
 
 
 def _chosen(ids: set[int], episodes: Iterable[int]) -> set[int]:
-    """The ids that are asked for.
-
-    Raises:
-        ValueError: There is no such episode.
-    """
+    """The ids that are asked for, all of them stored."""
     asked = {whole_number("episodes", one, 0) for one in episodes}
     if not asked or not asked <= ids:
         raise ValueError(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -21,7 +20,7 @@ from ...buffers.storage.protocol import Storage
 from ...wrappers.seeded_resets import SeededResets
 from ...wrappers.snapshots import SavedGame
 from .lanes import AnyEnv
-from .player import PlayedRows, Player, check_repeats, play
+from .player import PlayedRows, Player, check_repeats
 from .remake import EnvMaker, EnvSource, checked_lane, maker_of
 from .resimulate import Comparison
 
@@ -107,7 +106,7 @@ def env_at(
         if not (maker.is_given or use_snapshots):
             # In a process with bounds first, as the store says how the env is made.
             tried = replace(maker, make_lane=partial(checked_lane, maker))
-            with play([chain], tried, lanes=1) as player:
+            with Player([chain], tried, lanes=1) as player:
                 _compare(player, maker, episode)
         return _live(chain, maker, replay.spec, episode, use_snapshots=use_snapshots)
     except Unprovable as error:
@@ -122,14 +121,15 @@ def _live(
     while isinstance(live, SeededResets):  # episodes go on as they were recorded
         live = live.env
     watched = _Watched(live)
+    # Played in this process, with whole stacks.
+    alone = replace(maker, make_lane=lambda: watched, gives_newest_only=False, is_given=True)
     try:
-        saved = None
         if use_snapshots:
             first = chain.plays[0]
             data = _decoded(_snapshot_of(first))
-            saved = _saved_game(live, data, _first_frame(first, spec))
-        with play([chain], _LiveMaker(maker, watched, saved), lanes=1) as player:
-            _compare(player, maker, episode, is_seeded=saved is None)
+            watched.saved = _saved_game(live, data, _first_frame(first, spec))
+        with Player([chain], alone, lanes=1) as player:
+            _compare(player, maker, episode, is_seeded=not use_snapshots)
     except BaseException:
         watched.env.close()
         raise
@@ -238,16 +238,18 @@ def _saved_game(env: AnyEnv, snapshot: bytes, observation: np.ndarray) -> SavedG
 
 
 class _Watched(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Keeps what the env returned last, and the env open."""
+    """Keeps what the env returned last, and the env open; its first reset may be a snapshot's."""
 
     observation: Any = None
     info: dict[str, Any]
+    saved: SavedGame | None = None
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        given = None if options and "snapshot" in options else seed
-        self.observation, self.info = self.env.reset(seed=given, options=options)
+        if self.saved is not None:
+            seed, options, self.saved = None, {"snapshot": self.saved}, None
+        self.observation, self.info = self.env.reset(seed=seed, options=options)
         return self.observation, self.info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
@@ -257,36 +259,6 @@ class _Watched(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def close(self) -> None:
         pass
-
-
-@dataclass
-class _LiveMaker:
-    """Gives `play` the env that is to stay open."""
-
-    maker: EnvMaker  # of the session's envs
-    env: AnyEnv
-    saved: SavedGame | None  # at which the first episode begins; None for its seed
-    gives_newest_only = False
-    is_given = True  # played in this process
-
-    @property
-    def spec(self) -> Spec:
-        """The fields of a row."""
-        return self.maker.spec
-
-    @property
-    def missing(self) -> Mapping[str, np.ndarray]:
-        """The value that means "not there", for each info field by its name."""
-        return self.maker.missing
-
-    def lane(self) -> AnyEnv:
-        """The env."""
-        return self.env
-
-    def options(self, metadata: Mapping[str, object]) -> Mapping[str, object] | None:
-        """Options of the reset that begins an episode: of the first one the snapshot."""
-        saved, self.saved = self.saved, None
-        return self.maker.options(metadata) if saved is None else {"snapshot": saved}
 
 
 def _compare(player: Player, maker: EnvMaker, episode: int, *, is_seeded: bool = True) -> None:
@@ -308,7 +280,6 @@ def _compare(player: Player, maker: EnvMaker, episode: int, *, is_seeded: bool =
 
 
 def _other(maker: EnvMaker, episode: int, rows: PlayedRows, why: str) -> ValueError:
-    """The error for an env that shows other rows."""
     played = rows.play.episode
     where = ""
     if rows.play is not rows.chain.plays[-1]:

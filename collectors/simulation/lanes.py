@@ -150,7 +150,6 @@ class Lane(gymnasium.Env[Any, Any]):
             signal.setitimer(signal.ITIMER_REAL, 0)
 
     def _opened(self) -> AnyEnv:
-        """The env."""
         if self._env is None:
             self._bound()
             self._env = self._make_env()
@@ -275,7 +274,6 @@ class _Rows:
             self._is_stacked = form.observation in form.stacked
 
     def write(self, row: int, observation: Any, reward: float, info: Mapping[str, Any]) -> None:
-        """Write a row."""
         if not self._count:
             return
         if self._single is not None:
@@ -290,7 +288,6 @@ class _Rows:
                 column[row] = info[key]
 
     def first(self, count: int) -> dict[str, np.ndarray]:
-        """The first rows, by field name."""
         if not self._count:
             return {}
         if count == self._count:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple, Self, TypeVar
 
 import numpy as np
 
-from ...buffers import End, Spec, Unprovable
+from ...buffers import End, Unprovable
 from ...buffers.base.number_checks import check_whole
 from ...buffers.base.progress import Part, Status, rate
 from ...buffers.provenance.chains import Chain, Play
 from ...wrappers.workers.processes import available_cores
 from .lanes import (
-    AnyEnv,
     Lanes,
     LanesInWorkers,
     PlayedPart,
@@ -23,7 +22,9 @@ from .lanes import (
     Segment,
     open_lanes,
 )
+from .remake import EnvMaker
 
+_T = TypeVar("_T")
 PIECE_ROWS, _PIECE_BYTES = 256, 4 << 20
 
 
@@ -45,53 +46,6 @@ class PlayedRows(NamedTuple):
         return len(self.fields["reward"]) if self.fields else 0
 
 
-class Maker(Protocol):
-    """Makes the envs of a session again; `EnvMaker` is one."""
-
-    @property
-    def spec(self) -> Spec:
-        """The fields of a row."""
-        ...
-
-    @property
-    def missing(self) -> Mapping[str, np.ndarray]:
-        """The value that means "not there", for each info field by its name."""
-        ...
-
-    @property
-    def gives_newest_only(self) -> bool:
-        """The envs of `lane` return newest frames alone, where the recorded ones stacked them."""
-        ...
-
-    @property
-    def is_given(self) -> bool:
-        """The envs are the user's, and may take what time and memory they like."""
-        ...
-
-    def lane(self) -> AnyEnv:
-        """Make an env whose resets draw no seed of their own."""
-        ...
-
-    def options(self, metadata: Mapping[str, object]) -> Mapping[str, object] | None:
-        """Options of the reset that begins an episode with these metadata."""
-        ...
-
-
-def play(
-    chains: Iterable[Chain],  # all of one session's envs
-    maker: Maker,
-    # Number of chains to play at a time, each in a worker process; None is the number of cores. One
-    # is played in this process, if the maker is given by the user.
-    lanes: int | None = None,
-    # Called with the env steps so far, and of all chains
-    progress: Callable[[int, int], None] | None = None,
-) -> Player:
-    """Play chains again, the longest first, and iterate over the rows of their stored episodes."""
-    # The rows of a chain come in order, those of different chains in any order, but the same one
-    # each time for the same number of lanes.
-    return Player(list(chains), maker, lanes, progress)
-
-
 def played_status(name: str = "") -> Callable[[int, int], Status]:
     """The progress of playing: a function of the env steps that were played, and those of all."""
     # ``name`` is that of the store, if it is to be shown.
@@ -109,16 +63,53 @@ def played_status(name: str = "") -> Callable[[int, int], Status]:
     return status
 
 
-class Player(Iterator[PlayedRows]):
-    """The iterator of `play`; a context manager that closes the envs."""
+def report_after(
+    progress: Callable[[int, int], None], before: int, of: int, steps: int, _: int
+) -> None:
+    """Report the env steps of a player, which plays on after other ones."""
+    progress(before + steps, of)
+
+
+class Closing(Iterator[_T]):
+    """An iterator of what a generator yields, and a context manager that stops it."""
+
+    def __init__(self, found: Generator[_T]) -> None:
+        self._found = found
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> _T:
+        return next(self._found)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop; closing twice has no effect."""
+        self._found.close()
+
+
+class Player(Closing[PlayedRows]):
+    """Plays chains again, the longest first; a context manager that closes the envs."""
+
+    # The rows of a chain come in order, those of different chains in any order, but the same one
+    # each time for the same number of lanes.
 
     def __init__(
         self,
-        chains: list[Chain],
-        maker: Maker,
-        lanes: int | None,
-        progress: Callable[[int, int], None] | None,
+        chains: Iterable[Chain],  # all of one session's envs
+        maker: EnvMaker,
+        # Number of chains to play at a time, each in a worker process; None is the number of cores.
+        # One is played in this process, if the maker is given by the user.
+        lanes: int | None = None,
+        # Called with the env steps so far, and of all chains
+        progress: Callable[[int, int], None] | None = None,
     ) -> None:
+        chains = list(chains)
         if lanes is not None:
             check_whole("lanes", lanes, 1)
         self._lanes = min(available_cores() if lanes is None else lanes, max(1, len(chains)))
@@ -127,33 +118,13 @@ class Player(Iterator[PlayedRows]):
         self._steps, self._all_steps = 0, sum(chain.steps for chain in chains)
         self._queue = sorted(chains, key=lambda chain: -chain.steps)[::-1]
         self._skipped: set[int] = set()
-        self._piece_rows = max(1, min(PIECE_ROWS, _PIECE_BYTES // max(1, maker.spec.row_bytes)))
-        self._rows = self._run()
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> PlayedRows:
-        return next(self._rows)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    @property
-    def piece_rows(self) -> int:
-        """Rows of each piece of an episode but the last."""
-        return self._piece_rows
+        # Of each piece of an episode but the last
+        self.piece_rows = max(1, min(PIECE_ROWS, _PIECE_BYTES // max(1, maker.spec.row_bytes)))
+        super().__init__(self._run())
 
     def skip(self, chain: Chain) -> None:
         """Play no more of a chain; rows that were played already are not handed out."""
         self._skipped.add(id(chain))
-
-    def close(self) -> None:
-        """Close the envs; closing twice has no effect."""
-        self._rows.close()
 
     def _run(self) -> Generator[PlayedRows]:
         if not self._queue:
@@ -183,7 +154,7 @@ class Player(Iterator[PlayedRows]):
         for part in parts:
             chosen.append(part)
             rows += part.segment.rows
-            if rows >= self._piece_rows:
+            if rows >= self.piece_rows:
                 break
         if chosen:
             lanes.ask(lane, [part.segment for part in chosen])
@@ -205,7 +176,7 @@ class Player(Iterator[PlayedRows]):
             actions = _Actions(one)
             row, rows = 0, one.steps + 1
             while row < rows:
-                stop = min(row + self._piece_rows, rows)
+                stop = min(row + self.piece_rows, rows)
                 count = stop - row - (row == 0)
                 segment = Segment(
                     stop - row,
@@ -237,14 +208,14 @@ class Player(Iterator[PlayedRows]):
                 why = f"the env ended the episode at row {stop - 1}"
             is_last = part.is_last or bool(why)
             yield PlayedRows(chain, one, part.row, result.fields, result.end, is_last, why, where)
-            if why or (part.is_last and result.end != _flags(one.end)):
+            if why or (part.is_last and result.end != one.end & (End.TERMINATED | End.TRUNCATED)):
                 self.skip(chain)
 
 
-def check_repeats(chain: Chain, maker: Maker, last: PlayedRows) -> None:
+def check_repeats(chain: Chain, maker: EnvMaker, last: PlayedRows) -> None:
     """Play a chain up to some rows twice, with new envs; Unprovable: they show other rows."""
     segments: list[Segment] = []
-    for part in Player([chain], maker, 1, None).parts_of(chain):
+    for part in Player([chain], maker, 1).parts_of(chain):
         segments.append(part.segment)
         if part.play is last.play and part.row >= last.first_row:
             break
@@ -262,14 +233,12 @@ def check_repeats(chain: Chain, maker: Maker, last: PlayedRows) -> None:
     )
 
 
-def _form_of(maker: Maker) -> RowForm:
+def _form_of(maker: EnvMaker) -> RowForm:
     return RowForm.of(maker.spec, maker.missing, newest_only=maker.gives_newest_only)
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A segment of a play."""
-
     chain: Chain
     play: Play
     row: int
@@ -287,7 +256,6 @@ class _Actions:
         self._used = self._length = 0
 
     def next(self, count: int) -> dict[str, np.ndarray]:
-        """The next actions, by field name."""
         found: list[dict[str, np.ndarray]] = []
         while count > 0:
             if self._used == self._length:
@@ -305,7 +273,3 @@ class _Actions:
             if found
             else {}
         )
-
-
-def _flags(end: End) -> End:
-    return end & (End.TERMINATED | End.TRUNCATED)

@@ -17,11 +17,12 @@ from ...buffers.provenance.chains import Chain, Play, chains_of
 from ...buffers.storage.joined import ID_BITS, JoinedStorage
 from ...buffers.storage.protocol import Storage
 from .player import (
+    Closing,
     PlayedRows,
     Player,
     check_repeats,
-    play,
     played_status,
+    report_after,
 )
 from .remake import AtariBackend, EnvMaker, EnvSource, maker_of
 
@@ -120,12 +121,12 @@ def resimulate(
     plan = _Plan(replay.storage, episodes, sample)
     jobs = [
         (chains, maker_of(facts, replay.spec, env=env, rom=rom, backend=backend))
-        for facts, chains in plan.by_env()
+        for facts, chains in by_env(plan.chains, plan.is_wanted)
     ]
     return Resimulation(plan, jobs, lanes, progress)
 
 
-class Resimulation(Iterator[EpisodeProof]):
+class Resimulation(Closing[EpisodeProof]):
     """The iterator of `resimulate`."""
 
     def __init__(
@@ -139,40 +140,19 @@ class Resimulation(Iterator[EpisodeProof]):
         self.episodes = len(plan.wanted)  # number of them that are to be proved
         # Env steps that are played for them
         self.steps = sum(chain.steps for chains, _ in jobs for chain in chains)
-        self._proofs = self._run(plan, jobs, lanes, progress)
+        self._plan, self._jobs, self._lanes, self._progress = plan, jobs, lanes, progress
+        super().__init__(self._run())
 
-    def __iter__(self) -> Resimulation:
-        return self
-
-    def __next__(self) -> EpisodeProof:
-        return next(self._proofs)
-
-    def __enter__(self) -> Resimulation:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Stop; closing twice has no effect."""
-        self._proofs.close()
-
-    def _run(
-        self,
-        plan: _Plan,
-        jobs: Sequence[tuple[list[Chain], EnvMaker]],
-        lanes: int | None,
-        progress: Progress[int, int],
-    ) -> Generator[EpisodeProof]:
+    def _run(self) -> Generator[EpisodeProof]:
+        plan, before = self._plan, 0
         yield from plan.unreachable
-        before = 0
-        with progress_function(progress, played_status()) as function:
-            for chains, maker in jobs:
-                report = None if function is None else partial(self._report, function, before)
+        with progress_function(self._progress, played_status()) as function:
+            for chains, maker in self._jobs:
+                report = function and partial(report_after, function, before, self.steps)
                 playable = [one for one in map(partial(_playable, maker), chains) if one.plays]
                 done: set[int] = set()
                 try:
-                    with play(playable, maker, lanes, report) as player:
+                    with Player(playable, maker, self._lanes, report) as player:
                         for proof in _proofs(player, maker, plan):
                             done.add(proof.episode)
                             yield proof
@@ -182,11 +162,6 @@ class Resimulation(Iterator[EpisodeProof]):
                     yield from _not_playable(chain, maker, plan)
                 before += sum(chain.steps for chain in chains)
 
-    def _report(
-        self, progress: Callable[[int, int], None], before: int, steps: int, _: int
-    ) -> None:
-        progress(before + steps, self.steps)
-
 
 class _Plan:
     """The episodes that are to be proved, and the chains that lead to them."""
@@ -195,12 +170,12 @@ class _Plan:
         self, storage: Storage, episodes: Iterable[int] | None, sample: int | None
     ) -> None:
         self._ids: dict[int, int] = {}  # by the identity of a StoredEpisode
-        self._chains: list[Chain] = []
+        self.chains: list[Chain] = []
         lost: list[EpisodeProof] = []
         parts = storage.storages if isinstance(storage, JoinedStorage) else (storage,)
         for number, part in enumerate(parts):
             chains, unreachable = chains_of(part)
-            self._chains += chains
+            self.chains += chains
             found = [one.episode for chain in chains for one in chain.plays]
             for episode in [*found, *(one.episode for one in unreachable)]:
                 self._ids[id(episode)] = (number << ID_BITS) + episode.id
@@ -221,18 +196,20 @@ class _Plan:
         """The episode is to be proved."""
         return self.id_of(one) in self.wanted
 
-    def by_env(self) -> list[tuple[Mapping[str, object], list[Chain]]]:
-        """Chains of the same envs, with the facts of one of their sessions."""
-        found: dict[str, tuple[Mapping[str, object], list[Chain]]] = {}
-        for chain in self._chains:
-            last = max((k for k, one in enumerate(chain.plays) if self.is_wanted(one)), default=-1)
-            if last < 0:
-                continue
+
+def by_env(
+    chains: Iterable[Chain], is_wanted: Callable[[Play], bool]
+) -> list[tuple[Mapping[str, object], list[Chain]]]:
+    """Chains up to the last wanted play, by their envs, with the facts of one of the sessions."""
+    found: dict[str, tuple[Mapping[str, object], list[Chain]]] = {}
+    for chain in chains:
+        last = max((k for k, one in enumerate(chain.plays) if is_wanted(one)), default=-1)
+        if last >= 0:
             names = ("recipe", "env_spec", "spaces", "missing")
             key = json.dumps([chain.facts.get(name) for name in names], sort_keys=True, default=str)
             shorter = replace(chain, plays=chain.plays[: last + 1])
             found.setdefault(key, (chain.facts, []))[1].append(shorter)
-        return list(found.values())
+    return list(found.values())
 
 
 def _chosen(ids: set[int], episodes: Iterable[int] | None, sample: int | None) -> set[int]:

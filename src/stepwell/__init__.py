@@ -6,110 +6,54 @@ from typing import TYPE_CHECKING
 from .buffers.base.package import __version__ as __version__
 from .buffers.base.package import lazy_names as lazy_names
 
-if TYPE_CHECKING:  # loaded when it is first asked for: the command line begins before that
-    from .buffers import (
-        AgentReplay,
-        Batch,
-        Episode,
-        Episodes,
-        Hindsight,
-        NotEnoughData,
-        ReplayRatio,
-        Rollout,
-        SampleLimiter,
-        SequenceReplayBuffer,
-        Sequences,
-        Spec,
-        StepwellError,
-        TransitionBatch,
-        Transitions,
-        bridges,
-        per_agent,
-    )
-    from .collectors import (
-        Collector,
-        CollectReport,
-        EpsilonGreedy,
-        Evaluation,
-        Folders,
-        GaussianNoise,
-        LocalCollector,
-        RandomPolicy,
-        RayCollector,
-        ScriptedPolicy,
-        WarmUp,
-        archive,
-        env_at,
-        evaluate,
-        load_dataset,
-        play,
-        record,
-        resimulate,
-        restore,
-    )
-    from .wrappers import (
-        JaxEnvs,
-        NesEnv,
-        SeededResets,
-        TorchEnvs,
-        check_env,
-        check_vector_env,
-        from_gym,
-        from_pettingzoo,
-        make_atari,
-        make_nes,
-        make_vec,
-    )
-
-__all__ = [
-    "AgentReplay",
-    "Batch",
-    "CollectReport",
-    "Collector",
-    "Episode",
-    "Episodes",
-    "EpsilonGreedy",
-    "Evaluation",
-    "Folders",
-    "GaussianNoise",
-    "Hindsight",
-    "JaxEnvs",
-    "LocalCollector",
-    "NesEnv",
-    "NotEnoughData",
-    "RandomPolicy",
-    "RayCollector",
-    "ReplayRatio",
-    "Rollout",
-    "SampleLimiter",
-    "ScriptedPolicy",
-    "SeededResets",
-    "SequenceReplayBuffer",
-    "Sequences",
-    "Spec",
-    "StepwellError",
-    "TorchEnvs",
-    "TransitionBatch",
-    "Transitions",
-    "WarmUp",
-    "archive",
-    "bridges",
-    "check_env",
-    "check_vector_env",
-    "env_at",
-    "evaluate",
-    "from_gym",
-    "from_pettingzoo",
-    "load_dataset",
-    "make_atari",
-    "make_nes",
-    "make_vec",
-    "per_agent",
-    "play",
-    "record",
-    "resimulate",
-    "restore",
-]
+if TYPE_CHECKING:  # imported on first use; `as`: for type checkers, too, they are public
+    from .buffers import AgentReplay as AgentReplay
+    from .buffers import Batch as Batch
+    from .buffers import Episode as Episode
+    from .buffers import Episodes as Episodes
+    from .buffers import Hindsight as Hindsight
+    from .buffers import NotEnoughData as NotEnoughData
+    from .buffers import ReplayRatio as ReplayRatio
+    from .buffers import Rollout as Rollout
+    from .buffers import SampleLimiter as SampleLimiter
+    from .buffers import SequenceReplayBuffer as SequenceReplayBuffer
+    from .buffers import Sequences as Sequences
+    from .buffers import Spec as Spec
+    from .buffers import StepwellError as StepwellError
+    from .buffers import TransitionBatch as TransitionBatch
+    from .buffers import Transitions as Transitions
+    from .buffers import bridges as bridges
+    from .buffers import per_agent as per_agent
+    from .collectors import Collector as Collector
+    from .collectors import CollectReport as CollectReport
+    from .collectors import EpsilonGreedy as EpsilonGreedy
+    from .collectors import Evaluation as Evaluation
+    from .collectors import Folders as Folders
+    from .collectors import GaussianNoise as GaussianNoise
+    from .collectors import LocalCollector as LocalCollector
+    from .collectors import RandomPolicy as RandomPolicy
+    from .collectors import RayCollector as RayCollector
+    from .collectors import ScriptedPolicy as ScriptedPolicy
+    from .collectors import WarmUp as WarmUp
+    from .collectors import archive as archive
+    from .collectors import env_at as env_at
+    from .collectors import evaluate as evaluate
+    from .collectors import load_dataset as load_dataset
+    from .collectors import play as play
+    from .collectors import record as record
+    from .collectors import resimulate as resimulate
+    from .collectors import restore as restore
+    from .wrappers import JaxEnvs as JaxEnvs
+    from .wrappers import NesEnv as NesEnv
+    from .wrappers import SeededResets as SeededResets
+    from .wrappers import TorchEnvs as TorchEnvs
+    from .wrappers import check_env as check_env
+    from .wrappers import check_vector_env as check_vector_env
+    from .wrappers import from_gym as from_gym
+    from .wrappers import from_pettingzoo as from_pettingzoo
+    from .wrappers import make_atari as make_atari
+    from .wrappers import make_nes as make_nes
+    from .wrappers import make_vec as make_vec
 
 
 # A program that sets up no logging sees nothing; without this, Python would print warnings.
@@ -143,66 +87,65 @@ _OTHER_NAMES = {name: right for right, names in _MEANT.items() for name in names
 
 
 if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
+    _HOMES = {
+        "buffers": [
+            "AgentReplay",
+            "Batch",
+            "Episode",
+            "Episodes",
+            "Hindsight",
+            "NotEnoughData",
+            "ReplayRatio",
+            "Rollout",
+            "SampleLimiter",
+            "SequenceReplayBuffer",
+            "Sequences",
+            "Spec",
+            "StepwellError",
+            "TransitionBatch",
+            "Transitions",
+            "bridges",
+            "buffers",
+            "per_agent",
+        ],
+        "collectors": [
+            "CollectReport",
+            "Collector",
+            "EpsilonGreedy",
+            "Evaluation",
+            "Folders",
+            "GaussianNoise",
+            "LocalCollector",
+            "RandomPolicy",
+            "RayCollector",
+            "ScriptedPolicy",
+            "WarmUp",
+            "archive",
+            "collectors",
+            "env_at",
+            "evaluate",
+            "load_dataset",
+            "play",
+            "record",
+            "resimulate",
+            "restore",
+        ],
+        "wrappers": [
+            "JaxEnvs",
+            "NesEnv",
+            "SeededResets",
+            "TorchEnvs",
+            "check_env",
+            "check_vector_env",
+            "from_gym",
+            "from_pettingzoo",
+            "make_atari",
+            "make_nes",
+            "make_vec",
+            "wrappers",
+        ],
+    }
+    __all__ = sorted(name for names in _HOMES.values() for name in names if name not in _HOMES)
     __getattr__, __dir__ = lazy_names(
-        __name__,
-        {
-            "buffers": [
-                "AgentReplay",
-                "Batch",
-                "Episode",
-                "Episodes",
-                "Hindsight",
-                "NotEnoughData",
-                "ReplayRatio",
-                "Rollout",
-                "SampleLimiter",
-                "SequenceReplayBuffer",
-                "Sequences",
-                "Spec",
-                "StepwellError",
-                "TransitionBatch",
-                "Transitions",
-                "bridges",
-                "buffers",
-                "per_agent",
-            ],
-            "collectors": [
-                "CollectReport",
-                "Collector",
-                "EpsilonGreedy",
-                "Evaluation",
-                "Folders",
-                "GaussianNoise",
-                "LocalCollector",
-                "RandomPolicy",
-                "RayCollector",
-                "ScriptedPolicy",
-                "WarmUp",
-                "archive",
-                "collectors",
-                "env_at",
-                "evaluate",
-                "load_dataset",
-                "play",
-                "record",
-                "resimulate",
-                "restore",
-            ],
-            "wrappers": [
-                "JaxEnvs",
-                "NesEnv",
-                "SeededResets",
-                "TorchEnvs",
-                "check_env",
-                "check_vector_env",
-                "from_gym",
-                "from_pettingzoo",
-                "make_atari",
-                "make_nes",
-                "make_vec",
-                "wrappers",
-            ],
-        },
-        _OTHER_NAMES,
-        inner=("bridges", "buffers", "collectors", "wrappers"),
+        __name__, _HOMES, _OTHER_NAMES, inner=("bridges", "buffers", "collectors", "wrappers")
     )

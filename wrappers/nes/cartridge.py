@@ -12,6 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Literal, NoReturn
 
+import numpy as np
+import numpy.typing as npt
+
+Image = npt.NDArray[np.uint8]
+PICTURE = (240, 256)  # rows and columns of a console's screen
+RAM_BYTES = 0x800
+
 LARGEST = 16 * 2**20  # bytes; ten times the largest cartridges ever made
 # Boards whose submappers 1 and 2 only describe bus conflicts: their games also run on emulators
 # without submappers.

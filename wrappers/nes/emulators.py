@@ -1,4 +1,4 @@
-"""The emulators behind `Console`: the installed ones, and an adapter for each."""
+"""The emulators of a console: the protocol, the installed ones, and an adapter for each."""
 
 from __future__ import annotations
 
@@ -8,14 +8,67 @@ import tempfile
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeAlias, get_args
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias, get_args
 
 import numpy as np
 
 from ..pixels import rgb_of_bgrx
+from ..versions import installed_version, version_numbers
 from .buttons import Button
-from .cartridge import Cartridge
-from .console import PICTURE, RAM_BYTES, ClosedEmulator, Console, Image
+from .cartridge import PICTURE, RAM_BYTES, Cartridge, Image
+
+
+class ClosedEmulator:
+    """Replaces a closed emulator: every call raises an error."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError("the console is closed: expected an open one; open a new one")
+
+    def __getitem__(self, address: int) -> int:
+        raise RuntimeError("the console is closed: expected an open one; open a new one")
+
+
+class Console(Protocol):
+    """A running console with a cartridge."""
+
+    # Emulators differ in the picture (palette, edges, one frame of phase), in the order of the
+    # buttons' bits, and in whether they reuse the array of the screen, but not in the RAM. With
+    # this protocol screens are copies and buttons are `Button` bits.
+
+    name: str  # of the backend, as in `make_nes`
+    version: str  # of its package
+    screen_shape: tuple[int, int, int]  # [H, W, 3]
+    # Rows and columns of the console's 240 x 256 picture that its screens omit: top, bottom, left,
+    # right
+    hidden: tuple[int, int, int, int]
+
+    def frame(self, buttons: int) -> None:
+        """Play one frame with these `Button` bits held; RuntimeError: the game has crashed."""
+        ...
+
+    def screen(self) -> Image:
+        """Return a copy of the screen after the last frame: RGB [H, W, 3], C-contiguous."""
+        ...
+
+    def peek(self, address: int) -> int:
+        """Return one byte of the RAM; the address is 0 to 0x7FF."""
+        ...
+
+    def ram(self) -> Image:
+        """Return a copy of the RAM, [2048]."""
+        ...
+
+    def save(self) -> object:
+        """Return the state of the console, without the screen, for `load`."""
+        ...
+
+    def load(self, state: object) -> None:
+        """Restore a state of the same backend and cartridge."""
+        ...
+
+    def close(self) -> None:
+        """Release the emulator."""
+        ...
 
 
 class _CynesConsole:
@@ -91,8 +144,6 @@ _MIRRORED = tuple(int(f"{bits:08b}"[::-1], 2) for bits in range(256))
 
 
 class _NesPyConsole:
-    """A `Console` on nes-py."""
-
     # It corrects nes-py 9.0.1: screens and RAM are views of the emulator's memory, screens with
     # negative strides; an emulator must be reset before its first frame. Its states cannot be
     # pickled or written to a file.
@@ -199,8 +250,6 @@ class _SharedEmulator:
 
 
 class _RetroConsole:
-    """A `Console` on stable-retro's FCEUmm."""
-
     # It corrects stable-retro 1.0.1: a process may hold one emulator, so consoles of one cartridge
     # share it, each with its own state (another cartridge is a RuntimeError); the screen is not
     # part of the state; the RAM is a dict of copies.
@@ -308,8 +357,6 @@ NesBackend: TypeAlias = Literal["cynes", "nes-py", "stable-retro"]
 
 @dataclass(frozen=True, slots=True)
 class _Emulator:
-    """Properties of an emulator package."""
-
     package: str
     extra: str  # Stepwell's
     needs: str  # other requirements, for error messages
@@ -361,8 +408,8 @@ def installed_backends() -> dict[NesBackend, str]:
     """
     found: dict[NesBackend, str] = {}
     for name, emulator in BACKENDS.items():
-        version = _version(emulator.package)
-        if version is not None and _numbers(version) >= emulator.least:
+        version = installed_version(emulator.package)
+        if version is not None and version_numbers(version) >= emulator.least:
             found[name] = version
     return found
 
@@ -382,13 +429,13 @@ def check_backend(backend: NesBackend) -> None:
             "one that installs everywhere"
         )
     emulator = BACKENDS[backend]
-    found = _version(emulator.package)
+    found = installed_version(emulator.package)
     if found is None:
         raise ImportError(
             f"backend {backend!r} needs the package {emulator.package}, which is not installed: "
             f"{how_to_install(backend)}"
         )
-    if _numbers(found) < emulator.least:
+    if version_numbers(found) < emulator.least:
         least = ".".join(map(str, emulator.least))
         raise ImportError(
             f"backend {backend!r}: expected {emulator.package} {least} or newer, got {found}; "
@@ -414,22 +461,4 @@ def open_console(cartridge: Cartridge, backend: NesBackend) -> Console:
         path = os.path.join(folder, "cartridge.nes")
         with open(path, "wb") as file:
             file.write(cartridge.cleaned())
-        return emulator.console(cartridge, path, _version(emulator.package) or "")
-
-
-def _version(package: str) -> str | None:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    parts: list[int] = []
-    for part in version.split("."):
-        if not part.isdecimal():
-            break
-        parts.append(int(part))
-    return tuple(parts)
+        return emulator.console(cartridge, path, installed_version(emulator.package) or "")

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, NoReturn, TypeAlias, get_args
 
 import gymnasium
@@ -13,6 +14,7 @@ import numpy as np
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 
 from ...buffers.base.errors import not_copied
+from ...buffers.base.number_checks import check_sticky, check_whole
 from ..snapshots import (
     SavedGame,
     check_fact,
@@ -22,21 +24,138 @@ from ..snapshots import (
     unpack,
 )
 from ..versions import module_versions
-from .buttons import Actions, ActionSet, action_set
-from .cartridge import Cartridge
-from .console import RAM_BYTES, Console, Image
-from .emulators import NesBackend, open_console
-from .play import FramePlayer, PlaySettings, Pool
-from .ram_map.game import Game, GameSource
-from .snapshot import Snapshot, check_play
-from .starts import (
+from .buttons import Actions, action_set
+from .cartridge import RAM_BYTES, Cartridge, Image
+from .emulators import Console, NesBackend, open_console
+from .ram_map.game import Game, GameSource, GameTracker
+from .snapshot import (
     Boots,
+    Snapshot,
     SnapshotSource,
     StartRule,
-    StartState,
     StartStates,
+    check_play,
     prepare_starts,
 )
+
+Pool: TypeAlias = Literal["max", "none"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaySettings:
+    """The arguments of `NesEnv` that determine how frames are played."""
+
+    frame_skip: int
+    pool: Pool
+    sticky: float
+    noop_max: int
+    max_frames: int | None
+    stuck_frames: int | None
+
+    def __post_init__(self) -> None:
+        check_whole("frame_skip", self.frame_skip, 1)
+        check_whole("noop_max", self.noop_max, 0)
+        for name, limit in (("max_frames", self.max_frames), ("stuck_frames", self.stuck_frames)):
+            if limit is not None:
+                check_whole(name, limit, 1, hint="; None sets no limit")
+        if self.pool not in get_args(Pool):
+            raise ValueError(f"pool: expected 'max' or 'none', got {self.pool!r}")
+        check_sticky(self.sticky)
+
+
+class FramePlayer:
+    """Plays frames on a console and counts them."""
+
+    on_frame: Callable[[], None] | None = None  # called after each frame of a step
+
+    def __init__(
+        self, console: Console, tracker: GameTracker, rules: PlaySettings, *, shows_screens: bool
+    ) -> None:
+        self._console, self._tracker, self._rules = console, tracker, rules
+        self._pools = shows_screens and rules.pool == "max" and rules.frame_skip > 1
+        self._shows_screens = shows_screens
+        self._held = 0
+        self.frames = 0  # since the episode's first observation
+        self.truncated = False  # the episode has reached a limit, and the game is not over
+
+    def begin(self) -> None:
+        """Start an episode at the current state of the console."""
+        self._held = 0
+        self.frames = 0
+        self.truncated = False
+        self._tracker.begin()
+
+    def idle(self) -> bool:
+        """Play one frame without buttons before the episode; return False if the game ended."""
+        self._console.frame(0)
+        self._tracker.advance()
+        return not self._tracker.terminated
+
+    def step(self, buttons: int, generator: np.random.Generator) -> tuple[Image | None, float]:
+        """Play the frames of one step, up to the end of the game or a limit."""
+        # Returns the pooled or last screen [H, W, 3], or None without screens, and the sum of the
+        # rewards. The generator draws the frames in which the previous buttons stay held.
+        console, tracker, sticky = self._console, self._tracker, self._rules.sticky
+        tracker.begin_step()
+        reward, most = 0.0, self._frames_left()
+        held: list[int] = []
+        state = console.save() if self._pools and most > 2 else None
+        before: Image | None = None
+        while True:
+            if not sticky or generator.random() >= sticky:
+                self._held = buttons
+            console.frame(self._held)
+            held.append(self._held)
+            reward += tracker.advance()
+            if self.on_frame is not None:
+                self.on_frame()
+            if len(held) == most or tracker.terminated or self._is_stuck():
+                break
+            if self._pools and len(held) == most - 1:
+                before = console.screen()
+        if self._pools and 1 < len(held) < most:
+            before = self._last_but_one(state, held)
+        self.frames += len(held)
+        self.truncated = not tracker.terminated and (self._frames_left() < 1 or self._is_stuck())
+        return self._picture(before), reward
+
+    def _last_but_one(self, state: object, held: Sequence[int]) -> Image:
+        """Return the screen before the last frame of a step that ended early."""
+        # Any frame can be the second to last. Reading the screen of each of them is slower (by 4 %
+        # of a step on stable-retro) than saving the state at the start of each step and replaying
+        # the few steps that end early.
+        console = self._console
+        console.load(state)
+        for buttons in held[:-1]:
+            console.frame(buttons)
+        before = console.screen()
+        console.frame(held[-1])
+        return before
+
+    def _frames_left(self) -> int:
+        """Return the number of frames that this step may play."""
+        skip, limit = self._rules.frame_skip, self._rules.max_frames
+        return skip if limit is None else min(skip, limit - self.frames)
+
+    def _is_stuck(self) -> bool:
+        limit = self._rules.stuck_frames
+        return limit is not None and self._tracker.still_frames >= limit
+
+    def _picture(self, before: Image | None) -> Image | None:
+        if not self._shows_screens:
+            return None
+        now = self._console.screen()
+        return now if before is None else np.maximum(now, before, out=now)
+
+    def save(self) -> dict[str, Any]:
+        """Return the state of the episode as JSON data."""
+        return {"held": self._held, "frames": self.frames, "truncated": self.truncated}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Restore a state that `save` returned."""
+        self._held, self.frames = int(state["held"]), int(state["frames"])
+        self.truncated = bool(state["truncated"])
+
 
 Rom: TypeAlias = str | os.PathLike[str] | bytes | Cartridge
 InfoKind: TypeAlias = Literal["vars", "all", "none"]
@@ -155,21 +274,27 @@ class NesEnv(gymnasium.Env[Image, Any]):
         # The screen of a loaded state, for which emulators still show the previous screen.
         self._loaded_screen: Image | None = None
         self._must_reset = "it has not been reset yet"
-        self.metadata = {
-            **type(self).metadata,
-            "stepwell": _recipe(
-                self.cartridge,
-                console,
-                self.game,
-                self._actions,
-                self._rules,
-                boot=self.game.boot if boot is None and start is None else boot,
-                places=None if start is None else places,
-                starts=len(places),
-                start_rule=start_rule,
-                ram_obs=ram_obs,
-            ),
+        if boot is None and start is None:
+            boot = self.game.boot
+        states = [one.state for one in places]
+        # It identifies the env, with versions; `make_nes` adds its own settings.
+        recipe: dict[str, Any] = {
+            "maker": "NesEnv",
+            "backend": console.name,
+            "cartridge": self.cartridge.recipe(),
+            "game": self.game.recipe(),
+            "actions": list(self._actions.meanings),
+            "is_multibinary": self._actions.is_vector,
+            "allow_opposites": self._actions.allow_opposites,
+            **dataclasses.asdict(self._rules),
+            "boot": boot if boot is None or isinstance(boot, str) else list(boot),
+            "start": None if start is None else [_fingerprint(state) for state in states],
+            "start_rule": start_rule if len(places) > 1 else None,
+            "ram_obs": ram_obs,
+            "final_observation": "true",
+            "versions": {**module_versions(["gymnasium", "numpy"]), console.name: console.version},
         }
+        self.metadata = {**type(self).metadata, "stepwell": recipe}
 
     @property
     def screen_edges(self) -> tuple[int, int, int, int]:
@@ -245,7 +370,9 @@ class NesEnv(gymnasium.Env[Image, Any]):
             ValueError: An option is unknown, or the start does not exist.
         """
         console = self._open_console()
-        _check_options(options)
+        unknown = ", ".join(map(repr, sorted(set(options or {}) - {"start", "snapshot"})))
+        if unknown:
+            raise ValueError(f"options: expected 'start' at most, got {unknown}")
         super().reset(seed=seed)
         saved: SavedGame | None = (options or {}).get("snapshot")
         if saved is not None:
@@ -469,42 +596,8 @@ def _check_watched(game: Game, stuck_frames: int | None) -> None:
         )
 
 
-def _check_options(options: dict[str, Any] | None) -> None:
-    unknown = sorted(set(options or {}) - {"start", "snapshot"})
-    if unknown:
-        raise ValueError(f"options: expected 'start' at most, got {', '.join(map(repr, unknown))}")
-
-
-def _recipe(
-    cartridge: Cartridge,
-    console: Console,
-    game: Game,
-    actions: ActionSet,
-    rules: PlaySettings,
-    *,
-    boot: Boots | None,
-    places: Sequence[StartState] | None,  # where episodes begin; None with scripts
-    starts: int,  # number of them
-    start_rule: str,  # which selects one of several
-    ram_obs: bool,  # the RAM is observed
-) -> dict[str, Any]:
-    """Return JSON data that identifies the env, with versions; `make_nes` adds its own settings."""
-    return {
-        "maker": "NesEnv",
-        "backend": console.name,
-        "cartridge": cartridge.recipe(),
-        "game": game.recipe(),
-        "actions": list(actions.meanings),
-        "is_multibinary": actions.is_vector,
-        "allow_opposites": actions.allow_opposites,
-        **dataclasses.asdict(rules),
-        "boot": boot if boot is None or isinstance(boot, str) else list(boot),
-        "start": None if places is None else [_fingerprint(place) for place in places],
-        "start_rule": start_rule if starts > 1 else None,
-        "ram_obs": ram_obs,
-        "final_observation": "true",
-        "versions": {**module_versions(["gymnasium", "numpy"]), console.name: console.version},
-    }
+def _fingerprint(state: object) -> str | None:
+    return hashlib.sha256(state).hexdigest() if isinstance(state, bytes) else None
 
 
 def _bytes_of(state: object, console: Console) -> bytes:
@@ -514,8 +607,3 @@ def _bytes_of(state: object, console: Console) -> bytes:
             "backend 'cynes' or 'stable-retro', or omit snapshots"
         )
     return state
-
-
-def _fingerprint(place: StartState) -> str | None:
-    """Return the SHA-256 of a state; None if it is not bytes."""
-    return hashlib.sha256(place.state).hexdigest() if isinstance(place.state, bytes) else None

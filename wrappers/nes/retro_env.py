@@ -6,9 +6,8 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 
-from ..owned_copies import owned_array, owned_info, owned_observation
+from ..env_results import AdaptedEnv, owned_array, owned_info, owned_observation
 
 
 def from_retro(env: gymnasium.Env[Any, Any]) -> StableRetroEnv:
@@ -50,10 +49,11 @@ def from_retro(env: gymnasium.Env[Any, Any]) -> StableRetroEnv:
     return StableRetroEnv(env)
 
 
-class StableRetroEnv(gymnasium.Env[Any, Any]):
+class StableRetroEnv(AdaptedEnv):
     """The env that `from_retro` returns."""
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        super().__init__(env)
         base = _checked_base(env)
         if not base.initial_state:
             base.initial_state = base.em.get_state()
@@ -64,8 +64,6 @@ class StableRetroEnv(gymnasium.Env[Any, Any]):
         self.render_mode = env.render_mode
         rate = round(base.em.get_screen_rate())
         self.metadata = {**env.metadata, "render_fps": rate, "stepwell": _recipe(env, base)}
-        self._is_over: bool | None = None  # None: not reset yet
-        self._is_closed = False
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -79,12 +77,7 @@ class StableRetroEnv(gymnasium.Env[Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Play one frame."""
-        self._check_open()
-        if self._is_over is not False:
-            when = "before the first reset" if self._is_over is None else "after the episode's end"
-            raise ResetNeeded(
-                f"step came {when}: expected reset first, got step; call reset() and go on"
-            )
+        self._check_begun()
         if isinstance(self.action_space, gymnasium.spaces.Discrete):
             action = int(action)  # RetroEnv modifies it in place
         observation, reward, terminated, truncated, info = self.retro_env.step(action)
@@ -98,20 +91,8 @@ class StableRetroEnv(gymnasium.Env[Any, Any]):
         picture = self.retro_env.render()
         return owned_array(picture) if isinstance(picture, np.ndarray) else None
 
-    def close(self) -> None:
-        """Release the emulator, so that the process can create another one."""
-        if not self._is_closed:
-            self._is_closed = True
-            self.retro_env.close()
-
     def _owned(self, observation: object) -> Any:
         return owned_observation(self.observation_space, observation)
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise ClosedEnvironmentError(
-                "the env is closed: expected an open one, got one after close(); make another one"
-            )
 
 
 def _checked_base(env: object) -> Any:
@@ -142,7 +123,6 @@ def _checked_base(env: object) -> Any:
 
 
 def _recipe(env: gymnasium.Env[Any, Any], base: Any) -> dict[str, object]:
-    """Return JSON data that identifies the env."""
     from importlib.metadata import version
 
     wrappers: list[str] = []

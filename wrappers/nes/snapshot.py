@@ -1,20 +1,21 @@
-"""Snapshots of a game, in memory and in files."""
+"""Snapshots of a game, in memory and in files, and the starts of episodes."""
 
 from __future__ import annotations
 
 import json
 import os
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, TypeAlias, cast, get_args
 
 import numpy as np
 
 from ..snapshots import damaged
-from .cartridge import Cartridge
-from .console import Console, Image
+from .buttons import Boot, parse_boot
+from .cartridge import Cartridge, Image
+from .emulators import Console
 
 FORMAT = 1
 MOST_BYTES = 64 << 20  # a console's state has some hundred thousand
@@ -63,7 +64,8 @@ class Snapshot:
             ValueError: It was saved with another cartridge, backend or version, or its screen has
                 another shape.
         """
-        _check_same("cartridge", f"{cartridge.name}, {cartridge.sha256[:12]}", self._title())
+        title = f"{self.cartridge}, {self.sha256[:12]}"
+        _check_same("cartridge", f"{cartridge.name}, {cartridge.sha256[:12]}", title)
         _check_same("backend", console.name, self.backend)
         _check_same(f"version of {console.name}", console.version, self.version)
         _check_episode(self.episode)
@@ -72,9 +74,6 @@ class Snapshot:
                 f"snapshot: expected a uint8 screen {console.screen_shape}, got "
                 f"{self.screen.dtype} {self.screen.shape}; the snapshot is damaged"
             )
-
-    def _title(self) -> str:
-        return f"{self.cartridge}, {self.sha256[:12]}"
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the snapshot to a new file, without pickle.
@@ -194,3 +193,111 @@ def check_play(play: object) -> None:
     is_play = type(held) is int and 0 <= held <= 255 and type(frames) is int and frames >= 0
     if not is_play or table.get("truncated") is not False:
         raise damaged(f"expected buttons held, frames played and no end, got {play!r:.60}")
+
+
+StartRule: TypeAlias = Literal["random", "cycle"]
+Boots: TypeAlias = str | Sequence[str]
+SnapshotSource: TypeAlias = Snapshot | str | os.PathLike[str]
+
+
+@dataclass(frozen=True, slots=True)
+class StartState:
+    """A state of a console and its screen."""
+
+    state: object
+    screen: Image
+
+
+class StartStates:
+    """The places where episodes may begin, at least one, and the rule that selects one."""
+
+    # "random" draws uniformly with the env's generator; "cycle" takes them in turn: then
+    # ``following`` is the index of the place where the next episode begins.
+
+    def __init__(self, places: Sequence[StartState], rule: StartRule) -> None:
+        if rule not in get_args(StartRule):
+            raise ValueError(f"start_rule: expected 'random' or 'cycle', got {rule!r}")
+        self.places = tuple(places)
+        self._rule = rule
+        self.following = 0
+
+    @property
+    def follow_seeds(self) -> bool:
+        """True unless several starts are taken in turn, whatever the seed."""
+        return self._rule == "random" or len(self.places) == 1
+
+    def choose(self, generator: np.random.Generator, index: object = None) -> int:
+        """Return the index of the place where the next episode begins: the options' if given."""
+        count = len(self.places)
+        if index is not None:
+            if isinstance(index, bool) or index not in range(count):
+                raise ValueError(
+                    f"options['start']: expected a whole number from 0 to {count - 1}, "
+                    f"got {index!r}"
+                )
+            return int(cast("int", index))
+        if self._rule == "random":
+            return int(generator.integers(count)) if count > 1 else 0
+        place = self.following
+        self.following = (place + 1) % count
+        return place
+
+
+def prepare_starts(
+    cartridge: Cartridge,
+    console: Console,  # just started, with the cartridge
+    *,
+    boot: Boots | None,  # one or several scripts; None takes the game's
+    start: SnapshotSource | Sequence[SnapshotSource] | None,  # or their files, instead of scripts
+    game_boot: str | None,  # of the RAM map; without one, episodes begin at power-on
+) -> list[StartState]:
+    """Play the boot scripts from power-on, or load the snapshots."""
+    if start is not None:
+        if boot is not None:
+            raise ValueError(
+                "boot and start: expected one of them, got both; omit boot, since a snapshot "
+                "does not need it"
+            )
+        return [_start_state(one, cartridge, console) for one in _listed(start)]
+    chosen = game_boot or "" if boot is None else boot
+    texts = [chosen] if isinstance(chosen, str) else chosen
+    if (
+        not isinstance(texts, list | tuple)
+        or not texts
+        or not all(isinstance(t, str) for t in texts)
+    ):
+        raise ValueError(
+            f"boot: expected a script such as 'NOOP 20, START 3', or a list of such, got {boot!r}"
+        )
+    scripts = [parse_boot(text) for text in texts]
+    power_on = console.save()
+    places: list[StartState] = []
+    for script in scripts:
+        console.load(power_on)
+        play_boot(console, script)
+        places.append(StartState(console.save(), console.screen()))
+    return places
+
+
+def play_boot(console: Console, boot: Boot) -> None:
+    """Play a script; an empty one plays no frame."""
+    for buttons, frames in boot:
+        for _ in range(frames):
+            console.frame(buttons)
+
+
+def _listed(start: SnapshotSource | Sequence[SnapshotSource]) -> list[SnapshotSource]:
+    if isinstance(start, Snapshot | str | os.PathLike):
+        return [start]
+    if not isinstance(start, list | tuple) or not start:
+        raise ValueError(
+            f"start: expected a Snapshot, the path of one, or a list of such, got {start!r}"
+        )
+    return list(start)
+
+
+def _start_state(source: SnapshotSource, cartridge: Cartridge, console: Console) -> StartState:
+    snapshot = source if isinstance(source, Snapshot) else Snapshot.load(source)
+    snapshot.check(cartridge, console)
+    console.load(snapshot.state)  # the emulator checks the rest
+    return StartState(snapshot.state, snapshot.screen)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
 import gymnasium
 
 from ...buffers.base.number_checks import MOST_ENVS, check_size, check_whole, is_real, is_whole
+from ..env_results import RecordedWrapper
 from ..episodes import EpisodicLife
 from ..frames import FrameStack
 from ..make_vector_env import vectorize
@@ -18,13 +19,11 @@ from ..rewards import ClipReward
 from ..seeded_resets import SeededResets
 from ..versions import module_versions
 from .buttons import Actions
-from .cartridge import Cartridge
-from .console import PICTURE, Image
+from .cartridge import PICTURE, Cartridge, Image
 from .emulators import NesBackend
-from .env import InfoKind, NesEnv, Rom
-from .play import Pool
+from .env import InfoKind, NesEnv, Pool, Rom
 from .ram_map.game import Game, GameSource
-from .starts import Boots, SnapshotSource, StartRule
+from .snapshot import Boots, SnapshotSource, StartRule
 
 if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
@@ -72,63 +71,39 @@ def make_nes(
     Several envs run in worker processes, several in each, even if the emulator holds Python's lock
     (cynes) or exists only once per process (stable-retro).
 
-    | setting | default | meaning |
-    |---|---|---|
-    | `backend` | "cynes" | "cynes", "nes-py" (Python 3.13 or newer), "stable-retro" |
-    | `game` | None | the RAM map, from which rewards, ends and info come; see `Game` |
-    | `actions` | "simple" | which buttons; see `NesEnv` |
-    | `frame_skip` | 4 | frames per step; the reward is their sum |
-    | `pool` | "max" | "max" of a step's last two frames, or "none": the last |
-    | `crop` | None | "overscan" (8 pixels each side), a name in the map, or four numbers |
-    | `size` | (84, 84) | rows, columns, by area averaging; None keeps the screen's |
-    | `grayscale` | True | the luma, else RGB as a last axis |
-    | `frame_stack` | 4 | newest frames in an observation, zeros first; None: no such axis |
-    | `noop_max` | 0 | no-op frames after a reset: 0 to this many, uniform |
-    | `sticky` | 0.0 | probability, per frame, that the last buttons stay held |
-    | `boot` | None | a script from power-on into the game, or several; None is the map's |
-    | `start`, `start_rule` | None, "random" | snapshots to begin at instead |
-    | `life_loss` | "ignore" | "end": a lost life ends the episode, not the game |
-    | `max_frames` | None | truncation, in frames since the first observation |
-    | `stuck_frames` | None | truncation, in frames without a change of the watched variables |
-    | `reward_clip` | None | clip the step's reward to +- this; raw in `info["raw_reward"]` |
-    | `ram_obs` | False | observe the RAM, uint8 [2048], instead of the screen |
-    | `info` | "vars" | the map's variables; "all": also the sum of each reward term; "none" |
-    | `num_workers` | None | worker processes; 0 is this process, None chooses the number |
-    | `snapshots` | False | `info["snapshot"]` of resets: the state of the console; not "nes-py" |
-
     A console is deterministic: without no-ops, sticky buttons or several starts all envs and
     all episodes begin in the same state, and a seed only affects the draws of the policy.
 
     Args:
         rom: The cartridge: a path or the file's bytes.
         num_envs: Number of envs, N >= 1.
-        backend: See the table.
-        game: See the table.
-        actions: See the table.
+        backend: "cynes", "nes-py" (Python 3.13 or newer) or "stable-retro".
+        game: The RAM map, from which rewards, ends and info come; see `Game`.
+        actions: Which buttons; see `NesEnv`.
         allow_opposites: Allow left and right, or up and down, at the same time.
-        frame_skip: See the table.
-        pool: See the table.
-        crop: See the table. Four: top, bottom, left, right. Pixels are those of the console's
-            240 x 256 picture on every backend.
-        size: See the table.
-        grayscale: See the table.
-        frame_stack: See the table.
-        noop_max: See the table.
-        sticky: See the table.
-        boot: See the table.
-        start: See the table.
-        start_rule: See the table.
-        life_loss: See the table.
-        max_frames: See the table.
-        stuck_frames: See the table.
-        reward_clip: See the table.
-        ram_obs: See the table.
-        info: See the table.
+        frame_skip: Frames per step; the reward is their sum.
+        pool: "max" of a step's last two frames, or "none": the last.
+        crop: "overscan" (8 pixels each side), a name in the map, or four numbers: top, bottom,
+            left, right. Pixels are those of the console's 240 x 256 picture on every backend.
+        size: Rows, columns, by area averaging; None keeps the screen's.
+        grayscale: The luma, else RGB as a last axis.
+        frame_stack: Newest frames in an observation, zeros first; None: no such axis.
+        noop_max: No-op frames after a reset: 0 to this many, uniform.
+        sticky: Probability, per frame, that the last buttons stay held.
+        boot: A script from power-on into the game, or several; None is the map's.
+        start: Snapshots to begin at instead.
+        start_rule: Of several starts: "random", or "cycle".
+        life_loss: "end": a lost life ends the episode, not the game.
+        max_frames: Truncation, in frames since the first observation.
+        stuck_frames: Truncation, in frames without a change of the watched variables.
+        reward_clip: Clip the step's reward to +- this; the raw one is ``info["raw_reward"]``.
+        ram_obs: Observe the RAM, uint8 [2048], instead of the screen.
+        info: "vars" for the map's variables; "all": also the sum of each reward term; "none".
         render_mode: None or "rgb_array": whole screens, in colour.
-        num_workers: See the table.
-        snapshots: The info of each reset has the state of console and env as bytes, some hundred,
-            from which `stepwell.env_at` continues the episode. Frames, rewards and ends are the
-            same.
+        num_workers: Worker processes; 0 is this process, None chooses the number.
+        snapshots: ``info["snapshot"]`` of resets has the state of console and env as bytes, some
+            hundred, from which `stepwell.env_at` continues the episode; not with "nes-py". Frames,
+            rewards and ends are the same.
 
     Returns:
         A vector env in NEXT_STEP autoreset with observations uint8 [N, frame_stack, rows, columns]
@@ -180,16 +155,12 @@ def make_nes(
     )
     make = partial(with_wrappers, bare, picture, snapshots=snapshots)
     envs = vectorize([make] * num_envs, num_workers=num_workers)
-    recipe = {**_recipe_of(envs), **picture.recipe()}
+    recipe: dict[str, Any] = {**envs.metadata["stepwell"], **picture.recipe()}
     # OpenCV's version counts where it computes pixels, and only there.
     if not ram_obs and (size is not None or grayscale):
         recipe["versions"] = {**recipe["versions"], **module_versions(["cv2"])}
     envs.metadata = {**envs.metadata, "stepwell": recipe}
     return envs
-
-
-def _recipe_of(envs: VectorEnv[Any, Any, Any]) -> dict[str, Any]:
-    return cast("dict[str, Any]", envs.metadata["stepwell"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,13 +248,10 @@ def with_wrappers(
     return SeededResets(env)
 
 
-class _NesSnapshots(
-    gymnasium.Wrapper[Image, Any, Image, Any], gymnasium.utils.RecordConstructorArgs
-):
+class _NesSnapshots(RecordedWrapper[Image, Any]):
     """Add a snapshot of the game to the info of each reset, `info["snapshot"]`."""
 
     def __init__(self, env: gymnasium.Env[Image, Any]) -> None:
-        gymnasium.utils.RecordConstructorArgs.__init__(self)
         super().__init__(env)
         self._inner = cast("NesEnv", env.unwrapped)
         self._inner.pack_snapshot({})  # raises if the backend has none
@@ -292,7 +260,6 @@ class _NesSnapshots(
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Image, dict[str, Any]]:
-        """Reset the env, and save its state."""
         observation, info = self.env.reset(seed=seed, options=options)
         return observation, {**info, "snapshot": self._inner.pack_snapshot(info)}
 

@@ -246,7 +246,6 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Array]):
         """Do what can be done for the next observations while the envs step: nothing here."""
 
     def _observation(self) -> Any:
-        """Return copies of the newest observations."""
         return copy_rows(self._rows.observation)
 
     def _take(self, seeds: list[int | None], options: Info | None) -> tuple[Infos | Info, Bools]:

@@ -17,7 +17,7 @@ from stepwell.buffers import Chunk, End, Episode, Field, FilmStrip, MemoryStorag
 from stepwell.buffers.sampling.batch import Batch, TransitionBatch
 from stepwell.buffers.storage import store_html
 from stepwell.buffers.storage.disk.storage import DiskStorage
-from stepwell.collectors.evaluation.result import EvaluatedEpisode, Evaluation
+from stepwell.collectors.evaluation.evaluate import EvaluatedEpisode, Evaluation
 from support.disk_stores import contents
 from support.html_parts import pictures_of, text_of
 

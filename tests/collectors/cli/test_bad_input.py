@@ -39,7 +39,7 @@ BAD_COMMANDS = [
     (f"{POLE} --capacity 0", "--capacity: |>= 1|got '0'"),
     (f"{POLE} --capacity-bytes 1", "capacity_bytes: |1048576|got 1;"),
     (f"{POLE} --info speed", "--info speed: |got reset_seed|speed=-1"),
-    (f"{POLE} --rgb --size 64", "--rgb, --size |Atari and NES|CartPole-v1|module:callable"),
+    (f"{POLE} --rgb --size 64", "--size, --rgb |Atari and NES|CartPole-v1|module:callable"),
     (f"{POLE} --backend native", "--backend native |Atari|CartPole-v1"),
     (f"{PONG} --backend fast", "'--backend'|'fast'|'native', 'python'"),
     (f"{PONG} --sticky 1.5", "sticky: |got 1.5"),

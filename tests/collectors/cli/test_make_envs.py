@@ -12,12 +12,14 @@ import pytest
 
 from demo_rom import write_demo
 from stepwell.collectors.cli.app import main
+from stepwell.collectors.cli.game_options import GAME_OPTIONS
 from stepwell.collectors.cli.make_envs import (
+    ATARI_ONLY,
+    NES_ONLY,
+    OTHER_NAMES,
     AtariBackend,
-    AtariOptions,
     Backend,
     NesBackend,
-    NesOptions,
     is_cartridge,
     parse_crop,
     parse_size,
@@ -30,6 +32,8 @@ PLAY = "collect game.nes --num-envs 1 --workers 0 --steps 8 --out new"
 # What the command line has other words for, or leaves out.
 SAID_OTHERWISE = {"rom", "num_envs", "backend", "num_workers"}
 NOT_OFFERED = {"info", "render_mode"}
+OFFERED = {OTHER_NAMES.get(one, one) for rows in GAME_OPTIONS.values() for one in rows}
+OFFERED -= SAID_OTHERWISE
 
 # A command, and parts of its error message, in order.
 BAD_COMMANDS = [
@@ -177,12 +181,12 @@ def test_episodes_that_cannot_end_are_not_waited_for(
 
 def test_every_setting_of_make_nes_has_an_option() -> None:
     names = set(inspect.signature(make_nes).parameters)
-    assert names - SAID_OTHERWISE - NOT_OFFERED == NesOptions.__optional_keys__
+    assert names - SAID_OTHERWISE - NOT_OFFERED == OFFERED - ATARI_ONLY
 
 
 def test_every_setting_of_make_atari_has_an_option() -> None:
     names = set(inspect.signature(make_atari).parameters)
-    assert names - {"game"} - SAID_OTHERWISE == AtariOptions.__optional_keys__
+    assert names - {"game"} - SAID_OTHERWISE == OFFERED - NES_ONLY
 
 
 def test_the_command_line_names_the_backends_that_the_makers_have() -> None:

@@ -87,13 +87,15 @@ def test_formatted_ids_are_read_back(ids: set[int]) -> None:
 
 def test_all_conditions_are_read() -> None:
     found = GivenSelection(
-        where=["task=door", "level=3"],
-        episodes="3,10-20",
-        min_return="-1.5",
-        max_return="20",
-        min_steps="5",
-        max_steps="1k",
-        ended=True,
+        dict(
+            where=["task=door", "level=3"],
+            episodes="3,10-20",
+            min_return="-1.5",
+            max_return="20",
+            min_steps="5",
+            max_steps="1k",
+            ended=True,
+        )
     ).parsed()
     assert found == EpisodeSelection(
         where={"task": "door", "level": 3},
@@ -104,4 +106,4 @@ def test_all_conditions_are_read() -> None:
         max_steps=1000,
         has_ended=True,
     )
-    assert GivenSelection(cut=True).parsed() == EpisodeSelection(has_ended=False)
+    assert GivenSelection({"cut": True}).parsed() == EpisodeSelection(has_ended=False)

@@ -167,7 +167,7 @@ def test_envs_that_were_evaluated_are_freed_with_the_last_reference() -> None:
 
 
 def test_evaluate_is_a_function_whatever_was_imported_before() -> None:
-    for name in ("evaluate", "result", "video"):
+    for name in ("evaluate", "video"):
         importlib.import_module(f"stepwell.collectors.evaluation.{name}")
     collectors = importlib.import_module("stepwell.collectors")
     assert isinstance(collectors.evaluate, FunctionType)

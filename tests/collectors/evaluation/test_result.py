@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from stepwell.collectors import EvaluatedEpisode, Evaluation
-from stepwell.collectors.evaluation.result import student_quantile
+from stepwell.collectors.evaluation.evaluate import student_quantile
 from support.chi_square import assert_shares
 
 

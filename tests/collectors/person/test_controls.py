@@ -83,7 +83,7 @@ def test_a_method_get_keys_to_action_gives_the_keys() -> None:
     controls = controls_of(Keyed(spaces.Discrete(3)))
     assert controls.action_of(["a", "space"]) == 2
     assert controls.action_of(["left"]) == 0
-    assert not controls.has_noop
+    assert frozenset() not in controls.actions
 
 
 def test_a_file_of_keys_that_was_written_gives_the_same_keys(tmp_path: Path) -> None:

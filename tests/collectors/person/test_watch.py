@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import stepwell as sw
 from demo_rom import RAM, write_demo
 from stepwell.collectors.person.controls import controls_of
-from stepwell.collectors.person.ram_search import RamSearch
+from stepwell.collectors.person.play import RamSearch
 from stepwell.wrappers.nes import installed_backends
 from support.command_line import CommandLine
 

@@ -18,7 +18,7 @@ import stepwell as sw
 from stepwell.buffers import Chunk, End, SequenceReplayBuffer
 from stepwell.buffers.provenance.chains import Chain, chains_of
 from stepwell.collectors.simulation import player as player_module
-from stepwell.collectors.simulation.player import PlayedRows, play
+from stepwell.collectors.simulation.player import PlayedRows, Player
 from stepwell.collectors.simulation.remake import maker_of
 from support.replayed import changed_chunk, check_all_equal, proofs, recorded, rewritten
 
@@ -63,7 +63,7 @@ def played(
 ) -> list[PlayedRows]:
     maker = maker_of(replay.sessions[0], replay.spec, env=Nested)
     found = chains_of(replay.storage)[0] if chains is None else chains
-    with play(found, maker, **settings) as rows:
+    with Player(found, maker, **settings) as rows:
         return list(rows)
 
 
@@ -131,7 +131,7 @@ def test_a_chain_that_is_skipped_ends_at_once() -> None:
     chains = chains_of(replay.storage)[0]
     maker = maker_of(replay.sessions[0], replay.spec, env=Nested)
     seen = 0
-    with play(chains, maker, 1) as rows:
+    with Player(chains, maker, 1) as rows:
         for piece in rows:
             if piece.chain is chains[0]:
                 rows.skip(chains[0])
@@ -185,7 +185,7 @@ def test_no_chains_are_played_without_an_env() -> None:
 
     maker = maker_of(replay.sessions[0], replay.spec, env=Nested)
     object.__setattr__(maker, "make_lane", never)
-    assert list(play([], maker)) == []
+    assert list(Player([], maker)) == []
 
 
 @pytest.mark.skipif("'jax' in sys.modules", reason="with JAX there is one process, this one")
@@ -199,7 +199,7 @@ def test_a_dead_process_ends_the_play_with_an_error() -> None:
     replay = nested()
     maker = maker_of(replay.sessions[0], replay.spec, env=Dies)
     with (
-        play(chains_of(replay.storage)[0], maker, 2) as rows,
+        Player(chains_of(replay.storage)[0], maker, 2) as rows,
         pytest.raises(RuntimeError, match="died"),
     ):
         list(rows)

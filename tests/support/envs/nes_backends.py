@@ -12,9 +12,9 @@ import pytest
 from demo_rom import RAM, build_rom
 from stepwell.wrappers.nes.buttons import Button
 from stepwell.wrappers.nes.cartridge import Cartridge
-from stepwell.wrappers.nes.console import Console
 from stepwell.wrappers.nes.emulators import (
     BACKENDS,
+    Console,
     NesBackend,
     installed_backends,
     open_console,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from stepwell.wrappers.nes.buttons import text_of
-from stepwell.wrappers.nes.console import Image
+from stepwell.wrappers.nes.cartridge import Image
 from stepwell.wrappers.nes.emulators import NesBackend
 from stepwell.wrappers.nes.env import NesEnv
 from support.envs.nes_backends import (

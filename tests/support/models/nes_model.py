@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from demo_rom import STATE
-from stepwell.wrappers.nes.console import Console, Image
+from stepwell.wrappers.nes.cartridge import Image
+from stepwell.wrappers.nes.emulators import Console
 from support.envs.nes_backends import BOOT, peek, play
 
 OVER = (STATE["game_over"], STATE["cleared"])

@@ -13,8 +13,7 @@ from gymnasium.wrappers import FrameStackObservation
 from numpy.testing import assert_equal
 
 from stepwell.buffers.dropin.sb3 import step_ring
-from stepwell.wrappers.check.report import VectorEnvReport
-from stepwell.wrappers.check.vector_env import check_vector_env
+from stepwell.wrappers.check.vector_env import VectorEnvReport, check_vector_env
 from stepwell.wrappers.check.watch import global_states
 from stepwell.wrappers.frames import FrameStack
 from stepwell.wrappers.workers.vector_env import WorkerVectorEnv

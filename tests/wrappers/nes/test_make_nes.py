@@ -16,7 +16,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 import stepwell as sw
 from stepwell.wrappers.nes import make_nes
-from stepwell.wrappers.nes.console import Image
+from stepwell.wrappers.nes.cartridge import Image
 from stepwell.wrappers.nes.emulators import NesBackend
 from stepwell.wrappers.testing import assert_vector_env
 from support.envs.nes_backends import ANY, NOOP, console_of, each_backend, needs_a_backend

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from demo_rom import write_demo
-from stepwell.wrappers.nes.console import Image
+from stepwell.wrappers.nes.cartridge import Image
 from stepwell.wrappers.nes.emulators import NesBackend
 from stepwell.wrappers.nes.snapshot import Snapshot
 from support.envs.nes_backends import ANY, RIGHT, console_of, each_backend, needs_a_backend

@@ -11,8 +11,7 @@ from gymnasium.error import ResetNeeded
 from gymnasium.utils.seeding import np_random
 
 from demo_rom import RAM
-from stepwell.wrappers.nes.console import Console
-from stepwell.wrappers.nes.emulators import NesBackend
+from stepwell.wrappers.nes.emulators import Console, NesBackend
 from stepwell.wrappers.nes.env import NesEnv
 from support.envs.nes_backends import (
     BOOT,

@@ -16,7 +16,7 @@ import pytest
 
 from demo_rom import write_demo
 from stepwell.wrappers import patch_nes_py
-from stepwell.wrappers.old_gym.nes_py_patch import RamView
+from stepwell.wrappers.old_gym import RamView
 from support.source_tree import CHECKOUT
 
 REAL = "gym==0.26.2", "nes-py==8.2.1"

@@ -10,8 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from .retro_files import integration, read_retro
-from .tables import RamMap, read_tables
+from .tables import RamMap, integration, read_retro, read_tables
 from .variables import Condition, RewardTerm, Variable
 
 if TYPE_CHECKING:

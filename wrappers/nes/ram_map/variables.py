@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from ..console import RAM_BYTES
+from ..cartridge import RAM_BYTES
 
 LARGEST = 2**63 - 1  # stable-retro computes in signed 64-bit integers
 TYPE = re.compile(r"(<>|><|<=|>=|[<>=|])([uidn])([1-8])")
@@ -39,7 +39,6 @@ class Variable:
     mask: int | None = None  # the value is ANDed with this, for games that pack flags into a byte
 
     def __post_init__(self) -> None:
-        """Check every value."""
         if not TYPE.fullmatch(self.type):
             raise ValueError(
                 f"type: expected an order (< > | = <> ><), a kind (u i d n) and 1 to 8 bytes, "

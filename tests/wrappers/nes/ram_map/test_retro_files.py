@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from demo_rom import write_demo
 from stepwell.wrappers.nes.buttons import parse_buttons
 from stepwell.wrappers.nes.ram_map.game import Game
-from stepwell.wrappers.nes.ram_map.retro_files import integration
+from stepwell.wrappers.nes.ram_map.tables import integration
 from stepwell.wrappers.nes.ram_map.variables import Variable
 from support.examples import examples
 from support.models.game_strategies import COMPARING, ORDERS, OTHERS, WINDOW, episodes, scenarios

@@ -1,18 +1,22 @@
-"""Adapt envs of the old `gym` API to Gymnasium."""
+"""Adapt envs of the old `gym` API to Gymnasium, and patch nes-py below 9 for NumPy 2."""
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
 import gymnasium
 import numpy as np
+import numpy.typing as npt
 from gymnasium import spaces
-from gymnasium.error import ClosedEnvironmentError, ResetNeeded, UnsupportedMode
+from gymnasium.error import UnsupportedMode
 
-from ..owned_copies import owned_array, owned_info, owned_observation
-from ..versions import versions_of
+from ..buffers.spec.exact_values import one_flag, one_number
+from .env_results import AdaptedEnv, layers_of, owned_array, owned_info, owned_observation
+from .versions import installed_version, versions_of
 
 AnyInfo = dict[str, Any]
 RENAMED = ("render.modes", "video.frames_per_second")
@@ -75,14 +79,14 @@ def from_gym(env: object, *, max_episode_steps: int | None = None) -> gymnasium.
     return OldGymEnv(env, max_episode_steps=max_episode_steps)
 
 
-class OldGymEnv(gymnasium.Env[Any, Any]):
+class OldGymEnv(AdaptedEnv):
     """The env that `from_gym` returns."""
 
     def __init__(self, env: object, *, max_episode_steps: int | None = None) -> None:
         _check_limit(max_episode_steps)
         check_old_env(env)
-        old: Any = env
-        self.old_env: Any = env
+        super().__init__(env)
+        old = self.old_env = self._inner
         self.observation_space = modern_space(old.observation_space, "observation_space")
         self.action_space = modern_space(old.action_space, "action_space")
         self._max_steps = max_episode_steps
@@ -94,8 +98,6 @@ class OldGymEnv(gymnasium.Env[Any, Any]):
         self.metadata = self._metadata()
         self.render_mode = self._chosen_render_mode()
         self._steps = 0
-        self._is_over: bool | None = None  # None: not reset yet
-        self._is_closed = False
 
     @property
     def can_seed_resets(self) -> bool:
@@ -122,12 +124,7 @@ class OldGymEnv(gymnasium.Env[Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, AnyInfo]:
         """Step the old env; a Discrete action is passed as a Python int."""
-        self._check_open()
-        if self._is_over is not False:
-            when = "before the first reset" if self._is_over is None else "after the episode's end"
-            raise ResetNeeded(
-                f"step came {when}: expected reset first, got step; call reset() and go on"
-            )
+        self._check_begun()
         result = self.old_env.step(_plain_action(action))
         observation, reward, terminated, truncated, info = _read_step(result)
         copy = owned_observation(self.observation_space, observation)
@@ -150,22 +147,8 @@ class OldGymEnv(gymnasium.Env[Any, Any]):
             return None
         return owned_array(picture) if isinstance(picture, np.ndarray) else picture
 
-    def close(self) -> None:
-        """Close the old env, once."""
-        if not self._is_closed:
-            self._is_closed = True
-            close = getattr(self.old_env, "close", None)
-            if close is not None:
-                close()
-
     def __str__(self) -> str:
         return f"<from_gym({self.old_env!s})>"
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise ClosedEnvironmentError(
-                "the env is closed: expected an open one, got one after close(); build it again"
-            )
 
     def _seeded(self, seed: int) -> AnyInfo:
         """Seed the env and its action space; return the keyword arguments for `reset`."""
@@ -242,23 +225,13 @@ def _read_step(result: Any) -> tuple[Any, float, bool, bool, AnyInfo]:
     observation, reward, *flags, info = cast("list[Any]", result)
     known = owned_info(info)
     if len(flags) == 2:
-        terminated, truncated = _flag(flags[0], "terminated"), _flag(flags[1], "truncated")
+        terminated, truncated = one_flag(flags[0], "terminated"), one_flag(flags[1], "truncated")
     else:
-        done = _flag(flags[0], "done")
-        truncated = done and _flag(known.get("TimeLimit.truncated", False), "TimeLimit.truncated")
+        done = one_flag(flags[0], "done")
+        is_cut = known.get("TimeLimit.truncated", False)
+        truncated = done and one_flag(is_cut, "TimeLimit.truncated")
         terminated = done and not truncated
-    return observation, float(_scalar(reward, "reward")), terminated, truncated, known
-
-
-def _flag(value: object, name: str) -> bool:
-    return bool(_scalar(value, name))
-
-
-def _scalar(value: object, name: str) -> float:
-    array = np.asarray(value)
-    if array.size != 1 or array.dtype.kind not in "biuf":
-        raise ValueError(f"{name} is invalid: expected one number, got {value!r}; correct the env")
-    return cast("float", array.item())
+    return observation, one_number(reward, "reward"), terminated, truncated, known
 
 
 def _fits(space: gymnasium.Space[Any], value: object) -> bool:
@@ -273,13 +246,8 @@ NEEDED = ("reset", "step", "observation_space", "action_space")
 
 
 def layers(env: object) -> Iterator[Any]:
-    """Yield the env and the envs that it wraps, outermost first."""
-    seen: set[int] = set()
-    inner: Any = env
-    while inner is not None and id(inner) not in seen and hasattr(inner, "step"):
-        seen.add(id(inner))
-        yield inner
-        inner = getattr(inner, "env", None)
+    """The env and the envs that it wraps, outermost first."""
+    return itertools.takewhile(lambda layer: hasattr(layer, "step"), layers_of(env, "env"))
 
 
 def check_old_env(env: object) -> None:
@@ -394,39 +362,112 @@ def _box(space: Any, where: str) -> AnySpace:
     return spaces.Box(space.low, space.high, tuple(space.shape), np.dtype(space.dtype).type)
 
 
-def _discrete(space: Any, where: str) -> AnySpace:
-    dtype = np.dtype(getattr(space, "dtype", None) or np.int64).type
-    return spaces.Discrete(int(space.n), start=int(getattr(space, "start", 0)), dtype=dtype)
-
-
-def _multi_discrete(space: Any, where: str) -> AnySpace:
-    dtype = np.dtype(space.dtype or np.int64).type
-    start = getattr(space, "start", None)  # gymnasium's
-    return spaces.MultiDiscrete(np.asarray(space.nvec), dtype=dtype, start=start)
-
-
-def _multi_binary(space: Any, where: str) -> AnySpace:
-    return spaces.MultiBinary(int(space.n) if np.ndim(space.n) == 0 else tuple(space.n))
-
-
-def _dict(space: Any, where: str) -> AnySpace:
-    parts: Mapping[str, object] = space.spaces
-    return spaces.Dict(
-        {key: modern_space(part, f"{where}[{key!r}]") for key, part in parts.items()}
-    )
-
-
-def _tuple(space: Any, where: str) -> AnySpace:
-    return spaces.Tuple(
-        [modern_space(part, f"{where}[{index}]") for index, part in enumerate(space.spaces)]
-    )
+def _dtype_of(space: Any) -> Any:
+    return np.dtype(getattr(space, "dtype", None) or np.int64).type
 
 
 _MAKERS: dict[str, Callable[[Any, str], AnySpace]] = {
     "Box": _box,
-    "Discrete": _discrete,
-    "MultiDiscrete": _multi_discrete,
-    "MultiBinary": _multi_binary,
-    "Dict": _dict,
-    "Tuple": _tuple,
+    "Discrete": lambda space, _: spaces.Discrete(
+        int(space.n), start=int(getattr(space, "start", 0)), dtype=_dtype_of(space)
+    ),
+    "MultiDiscrete": lambda space, _: spaces.MultiDiscrete(
+        np.asarray(space.nvec), dtype=_dtype_of(space), start=getattr(space, "start", None)
+    ),
+    "MultiBinary": lambda space, _: spaces.MultiBinary(
+        int(space.n) if np.ndim(space.n) == 0 else tuple(space.n)
+    ),
+    "Dict": lambda space, where: spaces.Dict(
+        {key: modern_space(part, f"{where}[{key!r}]") for key, part in space.spaces.items()}
+    ),
+    "Tuple": lambda space, where: spaces.Tuple(
+        [modern_space(part, f"{where}[{index}]") for index, part in enumerate(space.spaces)]
+    ),
 }
+
+
+RamArray = np.ndarray[tuple[int, ...], np.dtype[np.uint8]]
+# Sizes of a ROM: (byte of the header with the count, KB per count).
+_ROM_SIZES = {"prg_rom_size": (4, 16), "chr_rom_size": (5, 8)}
+
+
+class RamView(RamArray):
+    """A view of RAM bytes that returns single bytes as Python ints."""
+
+    # With NumPy 2 arithmetic on a byte gives a byte: `ram[0x6D] * 256` raises and `ram[0x10] - 1`
+    # may overflow. With Python ints it does not, and assigned values wrap to a byte, as with NumPy
+    # 1. Slices are views of the same type.
+
+    def __getitem__(self, key: Any) -> Any:
+        found = super().__getitem__(key)
+        return int(found) if isinstance(found, np.integer) else found
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        super().__setitem__(key, value & 0xFF if isinstance(value, int) else value)
+
+
+def patch_nes_py() -> None:
+    """Patch the installed nes-py, below version 9, in this process, so that it works with NumPy 2.
+
+    On Python 3.12 and below pip installs nes-py 8.2.1, since version 9 needs Python 3.13. It was
+    written for NumPy 1. With NumPy 2 it cannot load a ROM (`OverflowError: Python integer 1024 out
+    of bounds for uint8`), and games built on it, such as gym-super-mario-bros 7.4.0, fail in the
+    same way when they compute with bytes of the RAM. Two things are patched: the sizes of a ROM are
+    computed with Python ints, and the `ram` of envs that are built afterwards is a `RamView`.
+
+    Call it before envs are built; a second call has no effect. The env still has the API of the old
+    `gym`: pass it to `from_gym`.
+
+    Raises:
+        ImportError: nes-py, or one of its dependencies, is not installed.
+        ValueError: nes-py 9 or newer is installed, which needs no patch.
+
+    Example:
+        >>> patch_nes_py()  # doctest: +SKIP
+        >>> env = from_gym(nes_py.NESEnv("game.nes"))  # doctest: +SKIP
+    """
+    _check_version()
+    try:
+        rom = importlib.import_module("nes_py._rom").ROM
+        env = importlib.import_module("nes_py.nes_env").NESEnv
+    except ImportError as error:
+        raise ImportError(
+            f"nes-py cannot be imported ({error}): expected nes-py 8 and its dependencies; "
+            "reinstall it: pip install --force-reinstall 'nes-py<9'"
+        ) from error
+    for name, (byte, kilobytes) in _ROM_SIZES.items():
+        setattr(rom, name, _rom_size(byte, kilobytes))
+    if not isinstance(env.__dict__.get("_ram_buffer"), _PatchedRam):
+        env._ram_buffer = _PatchedRam(env._ram_buffer)
+
+
+def _check_version() -> None:
+    found = installed_version("nes-py")
+    if found is None:
+        raise ImportError(
+            "nes-py is not installed: expected a version below 9, got none; on Python 3.13 and "
+            "newer `pip install 'stepwell[nes-py]'` installs nes-py 9, which needs no patch"
+        )
+    if int(found.partition(".")[0]) >= 9:
+        raise ValueError(
+            f"nes-py needs no patch: expected a version below 9, got {found}; omit patch_nes_py"
+        )
+
+
+def _rom_size(byte: int, kilobytes: int) -> property:
+    def size(rom: Any) -> int:
+        return kilobytes * int(rom.header[byte])
+
+    return property(size)
+
+
+class _PatchedRam:
+    """Descriptor of an env's RAM method that wraps the result of the original in a `RamView`."""
+
+    def __init__(self, original: Any) -> None:
+        self._original = original
+
+    def __get__(self, env: object, kind: type | None = None) -> Any:
+        if env is None:
+            return self
+        return lambda: cast("npt.NDArray[np.uint8]", self._original(env)).view(RamView)
