@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..base import forks
-from ..base.errors import OtherNames
+from ..base.other_names import OtherNames
 from ..sampling.batch import batch_html, named_leaves, one_line
 from ..spec.spec import ArrayTree
 from .advantages import (

@@ -11,7 +11,7 @@ from typing import cast
 
 import numpy as np
 
-from ..base.errors import OtherNames
+from ..base.other_names import OtherNames
 from ..spec.spec import ArrayTree, Spec, unflatten
 from .row_memory import Place
 

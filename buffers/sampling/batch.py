@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
-from ..base.errors import OtherNames, missing_part
 from ..base.optional_libraries import pytree
+from ..base.other_names import OtherNames, missing_part
 from ..spec.spec import ArrayTree, Field, Layout, Spec, prefixes
 from .copies import Copies
 

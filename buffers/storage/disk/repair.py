@@ -17,6 +17,7 @@ from ...rows.episode import End
 from .files import Files, path_kind, write_at
 from .folder import StoreFolder
 from .format import Header, Manifest, SealedSegment, pack_slots
+from .rebuild import rebuild_header
 from .segment import LoadedSegment, segment_path
 from .snapshot import Recovery
 from .storage import DiskStorage
@@ -25,7 +26,6 @@ from .verify import (
     SegmentSurvey,
     compared_bytes,
     read_or_rebuild,
-    rebuild_header,
     survey,
 )
 
