@@ -66,11 +66,9 @@ class Walk(gym.Env[Any, Any]):
         numbers = np.array([self.place, self.steps, self.length], np.float32)
         picture = np.full((4, 4), int(self.place * 16) % 256, np.uint8)
         picture[0, 0] = self.steps
-        return {
-            "box": numbers,
-            "dict": {"numbers": numbers, "picture": picture},
-            "stack": picture,
-        }[self.kind]
+        return {"box": numbers, "dict": {"numbers": numbers, "picture": picture}, "stack": picture}[
+            self.kind
+        ]
 
 
 def walk(kind: str = "box", longest: int = 12) -> gym.Env[Any, Any]:

@@ -363,10 +363,7 @@ def test_a_model_of_rollouts_learns_the_same() -> None:
     replay = SequenceReplayBuffer(seed=0)
     for kwargs in (
         {},
-        {
-            "rollout_buffer_class": ours.RolloutBuffer,
-            "rollout_buffer_kwargs": {"replay": replay},
-        },
+        {"rollout_buffer_class": ours.RolloutBuffer, "rollout_buffer_kwargs": {"replay": replay}},
     ):
         model: Any = A2C(
             "MlpPolicy", "CartPole-v1", seed=1, policy_kwargs={"net_arch": [8]}, **kwargs
@@ -551,11 +548,7 @@ def test_stacked_frames_are_stored_once(
     more: dict[str, Any] = {"path": tmp_path} if where == "folder" else {}
     their, _ = both(space, acts, 80, 2, **({"n_steps": 3} if n_steps > 1 else {}))
     our = ours.ReplayBuffer(
-        *(80, space, acts, "cpu", 2),
-        frame_stack=3,
-        stack_padding=padding,
-        n_steps=n_steps,
-        **more,
+        *(80, space, acts, "cpu", 2), frame_stack=3, stack_padding=padding, n_steps=n_steps, **more
     )
     for number, step in enumerate(stacked(100, padding)):
         for buffer in their, our:

@@ -239,10 +239,7 @@ def row_of(n: int) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (
-            {"reward": np.zeros(2, np.float32)},
-            r"'reward': .*\bfloat64 \(2,\).*\bfloat32 \(2,\)",
-        ),
+        ({"reward": np.zeros(2, np.float32)}, r"'reward': .*\bfloat64 \(2,\).*\bfloat32 \(2,\)"),
         ({"reward": np.zeros(3)}, r"'reward': .*\bfloat64 \(2,\).*\bfloat64 \(3,\)"),
         (
             {"observation": np.zeros((2, 1), np.int64)},

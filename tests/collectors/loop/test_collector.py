@@ -48,10 +48,7 @@ def replay() -> sw.SequenceReplayBuffer:
     ("goal", "message"),
     [
         ({}, "^collect: .*got steps=None, episodes=None and seeds=None$"),
-        (
-            {"steps": 1, "episodes": 1},
-            "^collect: .*got steps=1, episodes=1 and seeds=None$",
-        ),
+        ({"steps": 1, "episodes": 1}, "^collect: .*got steps=1, episodes=1 and seeds=None$"),
         (
             {"steps": 1, "episodes": 2, "seeds": [1]},
             r"^collect: .*got steps=1, episodes=2 and seeds=\[1\]$",
@@ -260,10 +257,7 @@ def test_a_progress_call_that_raises_is_an_error_like_others(
     replay: sw.SequenceReplayBuffer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stepwell.collectors.loop.collector._PROGRESS_SECONDS", 0.0)
-    with (
-        pytest.raises(ZeroDivisionError) as caught,
-        collector_of(replay=replay) as collector,
-    ):
+    with pytest.raises(ZeroDivisionError) as caught, collector_of(replay=replay) as collector:
         collector.collect(steps=100, progress=lambda report: 1 / 0)  # type: ignore[arg-type]
     assert caught.value.__notes__ == ["kept: 2 steps, 0 ended episodes, in RAM"]
 
@@ -719,9 +713,7 @@ def test_observations_outside_of_their_space_are_told_once_an_env_and_counted(
 
 
 @pytest.mark.parametrize("kind", OUT_OF_SPACE)
-def test_a_rollout_without_a_replay_tells_of_observations_outside_of_their_space(
-    kind: str,
-) -> None:
+def test_a_rollout_without_a_replay_tells_of_observations_outside_of_their_space(kind: str) -> None:
     with collector_of(SyncVectorEnv([partial(out_of_space, kind)] * 2)) as collector:
         with pytest.warns(UserWarning, match=r"env \d") as told:
             collector.rollout(steps=5)

@@ -52,11 +52,7 @@ Call = tuple[str, Any]
 
 def model_of(plans: Sequence[Plan], rule: Rule, mode: AutoresetMode, **more: Any) -> RolloutModel:
     return RolloutModel(
-        [make() for make in makers(plans)],
-        rule,
-        mode=mode,
-        seed_of=Seeds(5, 0).env_seed,
-        **more,
+        [make() for make in makers(plans)], rule, mode=mode, seed_of=Seeds(5, 0).env_seed, **more
     )
 
 

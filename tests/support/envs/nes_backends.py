@@ -13,12 +13,7 @@ from demo_rom import RAM, build_rom
 from stepwell.wrappers.nes.buttons import Button
 from stepwell.wrappers.nes.cartridge import Cartridge
 from stepwell.wrappers.nes.console import Console
-from stepwell.wrappers.nes.emulators import (
-    BACKENDS,
-    NesBackend,
-    installed_backends,
-    open_console,
-)
+from stepwell.wrappers.nes.emulators import BACKENDS, NesBackend, installed_backends, open_console
 
 INSTALLED = tuple(installed_backends())
 ANY: NesBackend = INSTALLED[0] if INSTALLED else "cynes"  # where the emulator does not matter

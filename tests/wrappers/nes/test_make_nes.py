@@ -401,10 +401,7 @@ def test_invalid_arguments_are_refused_with_and_without_workers(
 
 
 def test_render_shows_whole_screens_in_colour(demo: tuple[Path, Path]) -> None:
-    with (
-        envs_of(demo, 2, render_mode="rgb_array") as envs,
-        console_of(ANY) as console,
-    ):
+    with envs_of(demo, 2, render_mode="rgb_array") as envs, console_of(ANY) as console:
         envs.reset()
         game = SlowGame(console)
         game.step([NOOP] * 4)
