@@ -10,21 +10,13 @@ __all__ = ["BUGS", "Bug"]
 
 
 class Bug(NamedTuple):
-    """A bug.
+    """A bug."""
 
-    Args:
-        name: What is wrong with it.
-        file: Where it is planted, from the root of the repository.
-        old: Text of the file that occurs once in it.
-        new: What stands there instead.
-        found_by: One or two tests, each of which runs in seconds; one of them fails.
-    """
-
-    name: str
-    file: str
-    old: str
-    new: str
-    found_by: tuple[str, ...]
+    name: str  # what is wrong with it
+    file: str  # where it is planted, from the root of the repository
+    old: str  # text of the file that occurs once in it
+    new: str  # what stands there instead
+    found_by: tuple[str, ...]  # one or two tests, each of which runs in seconds; one of them fails
 
 
 _FILE = re.compile(r"(\S.*)\n((?:  .+\n)+)")
