@@ -680,8 +680,14 @@ def test_a_folder_in_use_is_opened_by_a_step_not_by_a_model_that_is_loaded(
     loaded.replay_buffer.close()
 
 
-@pytest.mark.parametrize("size", [7, 40, 90])
-@pytest.mark.parametrize(("seen", "acts"), [*zip(SEEN, [*ACTS, *ACTS], strict=False)])
+@pytest.mark.parametrize(
+    ("seen", "acts", "size"),
+    [
+        *zip(SEEN, [*ACTS, *ACTS], [40] * len(SEEN), strict=False),
+        *(("vector", "number", size) for size in (7, 90)),
+        *(("large", "numbers", size) for size in (7, 90)),
+    ],
+)
 def test_a_ring_begins_with_the_newest_steps_of_its_folder(
     seen: str, acts: str, size: int, tmp_path: Path
 ) -> None:
