@@ -1,7 +1,5 @@
 """Every example in a docstring runs and prints the shown output."""
 
-from __future__ import annotations
-
 import doctest
 import importlib
 from pathlib import Path

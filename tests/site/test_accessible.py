@@ -1,7 +1,5 @@
 """Pages of the site in Chromium: accessible, no wider than the window, nothing loaded elsewhere."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Hashes of values that hold arrays, and what is in the files of data sets."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator, Mapping

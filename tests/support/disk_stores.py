@@ -1,7 +1,5 @@
 """Small stores in folders, and what is in them."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

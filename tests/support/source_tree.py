@@ -1,7 +1,5 @@
 """The library's source files, as the tests that read code see them."""
 
-from __future__ import annotations
-
 import ast
 import gc
 import importlib

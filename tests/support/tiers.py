@@ -1,7 +1,5 @@
 """Which tests a run leaves out, and the lines that say so."""
 
-from __future__ import annotations
-
 import re
 import xml.etree.ElementTree as ElementTree
 from collections import Counter

@@ -1,7 +1,5 @@
 """Small stores to look at: games, cameras, vectors, policies to compare, damage, hostile names."""
 
-from __future__ import annotations
-
 import math
 import os
 import subprocess

@@ -3,8 +3,6 @@
 Also run as ``python wild_calls.py CORE SEED COUNT``, for a core that was built with sanitizers.
 """
 
-from __future__ import annotations
-
 import importlib.machinery
 import importlib.util
 import struct

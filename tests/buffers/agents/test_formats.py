@@ -1,7 +1,5 @@
 """Joint stores in files: the formats that hold nested Dicts give them back, others refuse them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

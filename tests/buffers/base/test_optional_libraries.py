@@ -1,7 +1,5 @@
 """Optional libraries: loaded, or an error with the command that installs them."""
 
-from __future__ import annotations
-
 import importlib.metadata
 from pathlib import Path
 

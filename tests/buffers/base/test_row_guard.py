@@ -1,7 +1,5 @@
 """Ctrl-C waits until a row is written, in the main thread alone."""
 
-from __future__ import annotations
-
 import multiprocessing
 import signal
 import threading

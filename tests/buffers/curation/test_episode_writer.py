@@ -1,7 +1,5 @@
 """EpisodeWriter writes episodes and transitions into a replay, or refuses them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

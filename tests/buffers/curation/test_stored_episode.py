@@ -1,7 +1,5 @@
 """A StoredEpisode describes an episode without its rows as its rows do."""
 
-from __future__ import annotations
-
 from contextlib import closing
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Stepwell's HerReplayBuffer beside Stable-Baselines3's own on the same calls."""
 
-from __future__ import annotations
-
 import copy
 import io
 import warnings

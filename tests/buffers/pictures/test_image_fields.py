@@ -1,7 +1,5 @@
 """Which fields are images, and that their pixels are the stored ones."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

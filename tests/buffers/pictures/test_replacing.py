@@ -1,7 +1,5 @@
 """Files that replace others: all of it, or nothing."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Advantages are the sums of the definition, for all kinds of ends."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Advantages of collected rollouts are those of the env's episodes, in each autoreset mode."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`SequenceReplayBuffer.writer`: rows one by one, and whole episodes, agree with plain lists."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import os

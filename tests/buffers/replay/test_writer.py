@@ -1,7 +1,5 @@
 """Rows into episodes, episodes into the replay."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from typing import Any

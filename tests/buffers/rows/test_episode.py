@@ -1,7 +1,5 @@
 """Episodes and chunks."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Sequences at the borders of episodes and streams, one known trap in each test."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Every drawn sequence is one of the model, in every array; and all of them are drawn."""
 
-from __future__ import annotations
-
 import math
 from typing import get_args
 

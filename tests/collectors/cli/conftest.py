@@ -1,7 +1,5 @@
 """Fixtures of the command line's tests."""
 
-from __future__ import annotations
-
 import pytest
 
 from support.command_line import CommandLine

@@ -1,7 +1,5 @@
 """`stepwell archive` and `stepwell restore`: output and exit codes."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`stepwell collect`: stored rows, output, and `--resume`."""
 
-from __future__ import annotations
-
 import math
 import os
 import re

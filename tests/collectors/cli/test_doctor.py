@@ -1,7 +1,5 @@
 """`stepwell doctor`: the facts of a bug report, and nothing private."""
 
-from __future__ import annotations
-
 import getpass
 import importlib.metadata
 import os

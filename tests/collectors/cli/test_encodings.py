@@ -1,7 +1,5 @@
 """Output where the terminal, or the file it is sent to, is not UTF-8."""
 
-from __future__ import annotations
-
 import io
 import os
 import sys

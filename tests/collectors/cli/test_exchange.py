@@ -1,7 +1,5 @@
 """`stepwell export`, `import` and `formats`: results, output and errors."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

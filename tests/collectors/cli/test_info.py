@@ -1,7 +1,5 @@
 """`stepwell info`: what it shows of a store."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Values of options: counts, sizes in bytes, and conditions on episodes."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """The command as the shell sees it: exit codes, streams, signals, a terminal."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

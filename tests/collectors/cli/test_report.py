@@ -1,7 +1,5 @@
 """`stepwell report`: the command around `write_report`, which has tests of its own."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

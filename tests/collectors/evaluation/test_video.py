@@ -1,7 +1,5 @@
 """Frames are kept exactly."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`Collector`: arguments, errors, and how collecting continues after them."""
 
-from __future__ import annotations
-
 import gc
 import re
 import signal

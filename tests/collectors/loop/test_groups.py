@@ -1,7 +1,5 @@
 """Double buffering: several vector envs in turns give what one would give."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

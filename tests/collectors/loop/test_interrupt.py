@@ -1,7 +1,5 @@
 """Ctrl-C is held back until it suits."""
 
-from __future__ import annotations
-
 import signal
 import threading
 

@@ -1,7 +1,5 @@
 """Recorded loops over ale-py's vector envs, in every mode that they have."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`CollectReport`: its text and its JSON."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 

@@ -1,7 +1,5 @@
 """Declarations and quirks of vector envs."""
 
-from __future__ import annotations
-
 import contextlib
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Random actions."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

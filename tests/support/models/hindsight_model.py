@@ -1,7 +1,5 @@
 """Rows with goals, and by brute force every goal that hindsight may give to a transition."""
 
-from __future__ import annotations
-
 import contextlib
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Strategies for the history of a replay."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import tempfile

@@ -1,7 +1,5 @@
 """Rows that contain their store, episode and place, and storages full of them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """The demonstration's files, in the folder of the test."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

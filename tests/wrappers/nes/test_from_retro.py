@@ -1,7 +1,5 @@
 """An env of stable-retro becomes one whose episodes are right."""
 
-from __future__ import annotations
-
 import gc
 import json
 import warnings

@@ -1,7 +1,5 @@
 """Exports and imports: all or nothing when they fail, and their reports."""
 
-from __future__ import annotations
-
 import ast
 import json
 from pathlib import Path

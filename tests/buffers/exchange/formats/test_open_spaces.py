@@ -1,7 +1,5 @@
 """Stores of texts, sequences, graphs and alternatives go through files, or are refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

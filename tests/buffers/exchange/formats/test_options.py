@@ -1,7 +1,5 @@
 """Options of formats: parsing, defaults and refusals."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal
 

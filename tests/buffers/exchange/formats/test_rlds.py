@@ -1,7 +1,5 @@
 """Export to and import from RLDS data sets."""
 
-from __future__ import annotations
-
 import functools
 import json
 import sys

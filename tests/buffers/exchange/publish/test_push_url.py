@@ -1,7 +1,5 @@
 """A store is pushed to a URL while it changes; what is refused, or only planned, leaves nothing."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

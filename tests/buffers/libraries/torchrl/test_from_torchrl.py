@@ -1,7 +1,5 @@
 """from_tensordict: TorchRL's recordings are stored as the episodes of the envs."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """The system calls: locks, complete writes, replaced files."""
 
-from __future__ import annotations
-
 import errno
 import io
 import os

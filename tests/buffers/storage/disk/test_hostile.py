@@ -3,8 +3,6 @@
 A reader refuses each fault, and `verify` reports it, with a message that names place and value.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """After a crash every flush that returned is stored, none is stored in part, none is wrong."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Folders of stable-retro are read as games, or refused in one sentence."""
 
-from __future__ import annotations
-
 import gc
 import importlib.util
 import itertools

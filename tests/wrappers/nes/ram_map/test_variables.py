@@ -1,7 +1,5 @@
 """A variable is decoded by its type, and its changes follow its wrap."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re
