@@ -372,7 +372,7 @@ buffers/rows/episode_buffer.py
   a second end replaces the first one
   - self._ended[env][-1].end |= end
   + self._ended[env][-1].end = end
-  tests/buffers/rows/test_episode_buffer.py::test_the_chunks_have_exactly_the_added_transitions
+  tests/buffers/replay/test_loop_writer.py::test_rows_in_any_order_are_the_whole_episodes_and_the_lists
 buffers/sampling/copies.py
   time and batch are swapped in large rows
   - number, first = divmod(self.targets[k] // row_bytes, self.columns)
@@ -446,15 +446,15 @@ buffers/sampling/sequences.py
   a chunk's first row is that of an episode
   - of = (start == -at[:, FIRST_ROW]).nonzero()[0]
   + of = (start == 0).nonzero()[0]
-  tests/buffers/sampling/test_borders.py::test_the_border_of_a_chunk_is_no_border_of_an_episode
+  tests/buffers/sampling/test_modes_against_the_model.py::test_drawn_sequences_are_those_of_the_model
   a truncation is a cut, too
   - flags[4, row] = ~(terminated | truncated)
   + flags[4, row] = ~terminated
-  tests/buffers/sampling/test_borders.py::test_flags_distinguish_the_four_kinds_of_ends
+  tests/buffers/sampling/test_modes_against_the_model.py::test_drawn_sequences_are_those_of_the_model
   a final row and a reset are a transition
   - mask[:, :-1] & mask[:, 1:] & ~ends[0][:, :-1]
   + mask[:, :-1] & mask[:, 1:]
-  tests/buffers/sampling/test_borders.py::test_the_pair_of_a_final_row_and_a_reset_is_no_transition
+  tests/buffers/sampling/test_modes_against_the_model.py::test_the_pair_of_a_final_row_and_a_reset_is_no_transition
   actions are aligned with the rows that they led to
   - leaves = {name: rows[:, :-1] for name, rows in leaves.items()}
   + leaves = {name: rows[:, 1:] for name, rows in leaves.items()}
@@ -470,12 +470,12 @@ buffers/sampling/sequences.py
   rows to burn in reach into the episode before
   - begin = np.maximum(first - context, runs.head)
   + begin = first - context
-  tests/buffers/sampling/test_borders.py::test_burn_in_comes_before_the_rows_to_learn_from
+  tests/buffers/sampling/test_modes_against_the_model.py::test_drawn_sequences_are_those_of_the_model
 buffers/sampling/transitions.py
   a truncation has no discount
   - discount[terminated] = 0
   + discount[terminated | truncated] = 0
-  tests/buffers/sampling/test_transitions_against_the_model.py::test_flags_distinguish_the_four_kinds_of_ends
+  tests/buffers/sampling/test_transitions_against_the_model.py::test_drawn_transitions_are_those_of_the_model
   the first reward is discounted
   - self._weights = powers[:-1]
   + self._weights = powers[1:]
@@ -663,7 +663,7 @@ buffers/storage/item_counts.py
   truncations are no ends
   - records["end"] & (End.TERMINATED | End.TRUNCATED) != 0
   + records["end"] & End.TERMINATED != 0
-  tests/buffers/sampling/test_borders.py::test_draw_ends_draws_terminations_and_truncations_but_no_cuts
+  tests/buffers/sampling/test_modes_against_the_model.py::test_drawn_sequences_are_those_of_the_model
 buffers/storage/patches.py
   numpy begins a row of deltas one row early
   - low = int(ends[start])
