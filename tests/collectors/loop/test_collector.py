@@ -65,27 +65,6 @@ def test_invalid_goals_are_refused(
         assert not replay.is_bound
 
 
-def test_at_most_one_vector_step_more_is_taken_than_asked_for() -> None:
-    with collector_of(counters(5, 5, 5)) as collector:
-        assert [collector.collect(steps=n).steps for n in (1, 3, 4)] == [3, 3, 6]
-
-
-def test_episodes_under_way_are_cut_by_a_reset_that_leaves_their_envs_out(
-    replay: sw.SequenceReplayBuffer,
-) -> None:
-    """Env 1's episode once got an action from the reset that followed, which it never saw."""
-    envs = SyncVectorEnv([lambda: CounterEnv(4), lambda: CounterEnv(9)])
-
-    def policy(observation: np.ndarray, is_first: np.ndarray) -> np.ndarray:
-        return np.full(len(is_first), 3)
-
-    with sw.Collector(envs, policy, replay, seed=0) as collector:
-        collector.collect(steps=6)
-        collector.collect(episodes=1)
-    stored = [(e.stream, np.asarray(e.action).tolist()) for e in replay.iter_episodes()]
-    assert stored == [(0, [3, 3, 3, 0]), (1, [3, 3, 3, 0]), (0, [3, 3, 3, 3, 0])]
-
-
 def test_without_a_replay_steps_are_counted_only() -> None:
     with collector_of() as collector:
         report = collector.collect(steps=20)

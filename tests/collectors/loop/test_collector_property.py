@@ -1,7 +1,6 @@
 """Rollouts and stored rows of all kinds of calls equal single envs that are stepped one by one."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -216,13 +215,3 @@ def test_the_comparison_of_what_is_stored_finds_one_wrong_number() -> None:
     model.episodes[0].actions[1] += 1
     with pytest.raises(AssertionError, match="action of stream 0, episode 0, row 1"):
         assert_stored(replay, model.episodes)
-
-
-def test_numbers_of_a_report_are_those_of_the_call_alone() -> None:
-    envs = SyncVectorEnv([partial(TraceEnv, [(4, "terminated")], 0)])
-    with sw.Collector(envs, policy_of(TraceRule()), sw.SequenceReplayBuffer(), seed=0) as collector:
-        first, second = collector.collect(steps=6), collector.collect(steps=2)
-    assert (first.steps, first.lengths) == (6, (4,))
-    assert (second.steps, second.lengths) == (2, (4,))
-    assert second.total_steps == 8
-    assert np.isclose(first.frames, first.steps)
