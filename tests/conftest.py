@@ -1,5 +1,7 @@
 """Fixtures of every test: deterministic, in its own folder, leaving no process behind."""
 
+from __future__ import annotations
+
 import gc
 import multiprocessing
 import os

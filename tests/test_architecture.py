@@ -1,5 +1,7 @@
 """The rules of the code that can be read off the source: who imports whom, and what must not be."""
 
+from __future__ import annotations
+
 import ast
 import json
 import re

@@ -1,5 +1,7 @@
 """Speeds are measured in turns, and docs say what the files of figures say."""
 
+from __future__ import annotations
+
 import datetime
 import importlib
 import json

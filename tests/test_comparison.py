@@ -1,5 +1,7 @@
 """The tables of docs/comparison.md and README.md are those of the measured figures."""
 
+from __future__ import annotations
+
 import json
 import subprocess
 import sys

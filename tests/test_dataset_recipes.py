@@ -1,5 +1,7 @@
 """The recipes of the catalogue make what is shipped, and the page of cards shows that."""
 
+from __future__ import annotations
+
 import shutil
 from pathlib import Path
 

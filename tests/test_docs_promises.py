@@ -1,5 +1,7 @@
 """What the pages promise to refuse, and no other test tries."""
 
+from __future__ import annotations
+
 import importlib.util
 import inspect
 from collections.abc import Callable

@@ -1,5 +1,7 @@
 """Every example in a docstring runs and prints the shown output."""
 
+from __future__ import annotations
+
 import doctest
 import importlib
 from pathlib import Path

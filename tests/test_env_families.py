@@ -1,5 +1,7 @@
 """The table of docs/envs.md is that of the figures, and its comparison sees a wrong row."""
 
+from __future__ import annotations
+
 import json
 import subprocess
 import sys

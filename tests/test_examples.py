@@ -1,5 +1,7 @@
 """Each script in examples/ runs, small: those that gather take `--steps N` and `--out DIR`."""
 
+from __future__ import annotations
+
 import ast
 from pathlib import Path
 

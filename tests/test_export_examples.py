@@ -4,6 +4,8 @@ The readers below do what those of IRIS and DIAMOND do with the files; with thei
 folder that STEPWELL_LOADERS names, their own code reads them too.
 """
 
+from __future__ import annotations
+
 import subprocess
 from collections import Counter
 from collections.abc import Iterator

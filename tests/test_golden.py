@@ -9,6 +9,8 @@ on what numpy, BLAS, the C library and OpenCV make of a processor, to the last b
 parts are compared where a probe of it gives what it gave where the file was written.
 """
 
+from __future__ import annotations
+
 import contextlib
 import importlib
 import inspect

@@ -1,5 +1,7 @@
 """The guides: their form, the messages that they quote, and the pictures that a script draws."""
 
+from __future__ import annotations
+
 import ast
 import importlib.util
 import re

@@ -1,5 +1,7 @@
 """Each example that learns does so: in full, and PPO a sixth of it in every run."""
 
+from __future__ import annotations
+
 import re
 from pathlib import Path
 

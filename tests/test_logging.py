@@ -1,5 +1,7 @@
 """The events that ``logging.getLogger("stepwell")`` is told of, with their levels."""
 
+from __future__ import annotations
+
 import logging
 from functools import partial
 from pathlib import Path

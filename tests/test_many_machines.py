@@ -1,5 +1,7 @@
 """The scripts and files of examples/many_machines do what they say."""
 
+from __future__ import annotations
+
 import json
 import os
 import re

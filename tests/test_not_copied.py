@@ -1,5 +1,7 @@
 """What has files, locks or processes of its own is not pickled or copied, and says what to do."""
 
+from __future__ import annotations
+
 import copy
 import importlib
 import pickle

@@ -1,5 +1,7 @@
 """Each notebook in examples/notebooks runs, shows what is stored in it, and is small."""
 
+from __future__ import annotations
+
 import json
 import runpy
 from pathlib import Path

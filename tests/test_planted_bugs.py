@@ -1,5 +1,7 @@
 """Tests can fail: each of these bugs, planted in a copy of the package, is found by its tests."""
 
+from __future__ import annotations
+
 import os
 import shutil
 import subprocess

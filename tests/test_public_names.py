@@ -1,5 +1,7 @@
 """`__all__` of each top-level folder: sorted, importable, documented."""
 
+from __future__ import annotations
+
 import importlib
 import importlib.metadata
 import inspect

@@ -1,5 +1,7 @@
 """The kept agents of Atari games play by integers alone, each in its turn."""
 
+from __future__ import annotations
+
 from types import SimpleNamespace
 from typing import Any
 

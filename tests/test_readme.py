@@ -1,5 +1,7 @@
 """The commands and code of README.md and docs/ run exactly as written."""
 
+from __future__ import annotations
+
 import os
 import re
 import sysconfig

@@ -1,5 +1,7 @@
 """The tables of what one would guess wrong: each line names a version, and a test or a finding."""
 
+from __future__ import annotations
+
 import re
 from pathlib import Path
 

@@ -1,5 +1,7 @@
 """A run says what it left out; README, CONTRIBUTING, workflows and .ci/run agree on commands."""
 
+from __future__ import annotations
+
 import re
 import tomllib
 from pathlib import Path

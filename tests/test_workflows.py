@@ -1,5 +1,7 @@
 """The files for GitHub are valid, and the actions that they use are pinned."""
 
+from __future__ import annotations
+
 import json
 import re
 import subprocess

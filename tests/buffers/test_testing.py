@@ -1,5 +1,7 @@
 """All storages pass all rules of `check_storage`, which finds broken storages."""
 
+from __future__ import annotations
+
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing

@@ -1,5 +1,7 @@
 """Archives that were changed, cut or forged: never a false row."""
 
+from __future__ import annotations
+
 import hashlib
 import os
 import shutil

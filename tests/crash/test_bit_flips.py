@@ -1,5 +1,7 @@
 """Changed bytes anywhere: nothing wrong is served, nothing is gone without a word."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import pytest

@@ -1,5 +1,7 @@
 """The n-th system call fails, for every n; once with a limit of the system itself."""
 
+from __future__ import annotations
+
 import os
 import resource
 import signal

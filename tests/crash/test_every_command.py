@@ -1,5 +1,7 @@
 """Faults at the system calls of the real commands: nothing is lost, nothing incomplete is left."""
 
+from __future__ import annotations
+
 import importlib.util
 from collections.abc import Callable, Generator, Iterable
 from pathlib import Path

@@ -1,5 +1,7 @@
 """Data sets that somebody forged: an import ends with a whole store, or with one sentence."""
 
+from __future__ import annotations
+
 from collections import Counter
 from functools import partial
 from pathlib import Path

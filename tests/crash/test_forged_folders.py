@@ -1,5 +1,7 @@
 """Folders that somebody forged, all checksums right: read, or refused in a sentence."""
 
+from __future__ import annotations
+
 from collections import Counter
 
 import pytest

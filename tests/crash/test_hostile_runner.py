@@ -1,5 +1,7 @@
 """The judge of hostile input can fail: it tells each bad end from a good one."""
 
+from __future__ import annotations
+
 import ctypes
 import os
 import time

@@ -1,5 +1,7 @@
 """kill -9 at any system call: what `add` returned from is there, nothing else is half there."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import pytest

@@ -1,5 +1,7 @@
 """Loss of power at any moment: what `add` returned from is there, nothing else is half there."""
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import itertools

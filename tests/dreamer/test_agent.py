@@ -1,5 +1,7 @@
 """The whole agent: acting and learning compute equal states, and a saved one goes on the same."""
 
+from __future__ import annotations
+
 import shutil
 from functools import partial
 from pathlib import Path

@@ -1,5 +1,7 @@
 """The settings and the command `python -m examples.dreamer`: what it refuses, learns and keeps."""
 
+from __future__ import annotations
+
 import re
 import shlex
 import subprocess

@@ -1,5 +1,7 @@
 """The formulas of the Dreamer example against plain loops."""
 
+from __future__ import annotations
+
 import math
 from collections import Counter
 from collections.abc import Sequence

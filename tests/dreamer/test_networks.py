@@ -1,5 +1,7 @@
 """World model, actor and critic of the Dreamer example against plain loops and numpy."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np

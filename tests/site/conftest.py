@@ -1,5 +1,7 @@
 """The documentation site, built once for all tests of a process."""
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import importlib.util

@@ -1,5 +1,7 @@
 """Pages of the site in Chromium: accessible, no wider than the window, nothing loaded elsewhere."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Any
 

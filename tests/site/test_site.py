@@ -1,5 +1,7 @@
 """The built site: no broken link, nothing from other hosts, every page, name and command on it."""
 
+from __future__ import annotations
+
 import ast
 import importlib
 import re

@@ -1,5 +1,7 @@
 """Objects that live in actors, for tests of engines; and what is left of processes."""
 
+from __future__ import annotations
+
 import ctypes
 import os
 import resource

@@ -1,5 +1,7 @@
 """Stores that are archived in tests, and what is compared of them."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path

@@ -1,5 +1,7 @@
 """A small catalogue of one's own, in a folder."""
 
+from __future__ import annotations
+
 import hashlib
 from dataclasses import replace
 from pathlib import Path

@@ -1,5 +1,7 @@
 """Pearson's chi-square test of counts against probabilities, without scipy."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping
 from typing import Any

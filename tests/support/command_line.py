@@ -1,5 +1,7 @@
 """Runs the command line within the test's process, with modules that a user might name."""
 
+from __future__ import annotations
+
 import functools
 import json
 import re

@@ -1,5 +1,7 @@
 """Hashes of values that hold arrays, and what is in the files of data sets."""
 
+from __future__ import annotations
+
 import hashlib
 import json
 from collections.abc import Iterator, Mapping

@@ -1,5 +1,7 @@
 """Small stores in folders, and what is in them."""
 
+from __future__ import annotations
+
 import shutil
 from pathlib import Path
 

@@ -6,6 +6,8 @@ runs it, and everything else is an empty line, such as a block with a directive 
 ```{toctree}.
 """
 
+from __future__ import annotations
+
 import re
 import shlex
 import sys

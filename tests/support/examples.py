@@ -1,5 +1,7 @@
 """Numbers that depend on the tier of the run: the default one, ``--proofs``, or ``--full``."""
 
+from __future__ import annotations
+
 from hypothesis import settings
 
 __all__ = ["by_tier", "examples"]

@@ -1,5 +1,7 @@
 """Stores to export, drawn by hypothesis, and what it means that a round trip is exact."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,5 +1,7 @@
 """The packages that the formats of data sets need."""
 
+from __future__ import annotations
+
 import importlib.util
 import re
 

@@ -3,6 +3,8 @@
 The functions and classes are at the top of the file, so that they can be sent to a process by name.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial

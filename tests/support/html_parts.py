@@ -1,5 +1,7 @@
 """Pieces of HTML, checked and taken apart."""
 
+from __future__ import annotations
+
 import base64
 import re
 from html.parser import HTMLParser

@@ -1,5 +1,7 @@
 """Envs that are slow or do harm, for groups in other processes, which are killed."""
 
+from __future__ import annotations
+
 import ctypes
 import os
 import random

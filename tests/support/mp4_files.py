@@ -1,5 +1,7 @@
 """A scene to film, and MP4 files read back where PyAV is installed."""
 
+from __future__ import annotations
+
 import importlib.util
 from pathlib import Path
 from typing import Any

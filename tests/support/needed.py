@@ -1,5 +1,7 @@
 """Skips what needs a package that is not installed."""
 
+from __future__ import annotations
+
 import ast
 import importlib.util
 from collections.abc import Iterable

@@ -1,5 +1,7 @@
 """Assertions on the notes of an export's or an import's report."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Sequence
 

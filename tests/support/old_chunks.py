@@ -1,5 +1,7 @@
 """Chunks with the codec delta, as older versions wrote them: it is read, and no longer written."""
 
+from __future__ import annotations
+
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager

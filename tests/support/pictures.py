@@ -1,5 +1,7 @@
 """Animated pictures read back by slow readers of our own, which share no code with the writers."""
 
+from __future__ import annotations
+
 import struct
 from dataclasses import dataclass
 

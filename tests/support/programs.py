@@ -1,5 +1,7 @@
 """Run Python in a process of its own, to its end."""
 
+from __future__ import annotations
+
 import os
 import subprocess
 import sys

@@ -1,5 +1,7 @@
 """A Ray cluster on this machine, of a head without CPUs and some small nodes, for tests."""
 
+from __future__ import annotations
+
 import os
 import shutil
 import tempfile

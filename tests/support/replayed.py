@@ -1,5 +1,7 @@
 """Stores to be played again: recorded in small, and written anew with something changed."""
 
+from __future__ import annotations
+
 import json
 import os
 import time

@@ -1,5 +1,7 @@
 """Pages of the documentation site as a browser finds them: anchors, links, and what is loaded."""
 
+from __future__ import annotations
+
 import re
 from dataclasses import dataclass, field
 from functools import cache

@@ -1,5 +1,7 @@
 """The library's source files, as the tests that read code see them."""
 
+from __future__ import annotations
+
 import ast
 import gc
 import importlib

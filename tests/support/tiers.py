@@ -1,5 +1,7 @@
 """Which tests a run leaves out, and the lines that say so."""
 
+from __future__ import annotations
+
 import re
 import xml.etree.ElementTree as ElementTree
 from collections import Counter

@@ -1,5 +1,7 @@
 """Small stores to look at: games, cameras, vectors, policies to compare, damage, hostile names."""
 
+from __future__ import annotations
+
 import math
 import os
 import subprocess

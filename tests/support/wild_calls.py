@@ -3,6 +3,8 @@
 Also run as ``python wild_calls.py CORE SEED COUNT``, for a core that was built with sanitizers.
 """
 
+from __future__ import annotations
+
 import importlib.machinery
 import importlib.util
 import struct

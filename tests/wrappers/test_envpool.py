@@ -1,5 +1,7 @@
 """Pools of EnvPool are stepped, recorded and checked as any vector env."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any
 

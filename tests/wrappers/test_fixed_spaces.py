@@ -1,5 +1,7 @@
 """Values of any space go into arrays of a fixed shape, and come back as they were."""
 
+from __future__ import annotations
+
 import copy
 import json
 import pickle

@@ -1,5 +1,7 @@
 """Files for Gymnasium 0.29: what the patched names do, and that nothing else changes."""
 
+from __future__ import annotations
+
 import subprocess
 import sys
 from pathlib import Path

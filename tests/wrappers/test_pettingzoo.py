@@ -1,5 +1,7 @@
 """`from_pettingzoo`: joint rows equal a log of bare envs, and broken envs are refused."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from functools import partial
 from typing import Any

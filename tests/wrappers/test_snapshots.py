@@ -2,6 +2,8 @@
 # pyright: reportUnknownVariableType=false, reportPrivateUsage=false
 """Snapshots of emulators: an env that begins at one, beside the env that goes on."""
 
+from __future__ import annotations
+
 from functools import partial
 from pathlib import Path
 from typing import Any, cast

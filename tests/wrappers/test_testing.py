@@ -1,5 +1,7 @@
 """The checks for other people's test suites find what is wrong, and pass what is right."""
 
+from __future__ import annotations
+
 import os
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Joint stores in files: the formats that hold nested Dicts give them back, others refuse them."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Any
 

@@ -1,5 +1,7 @@
 """`per_agent` against slow models: the lives of agents in a log of bare envs."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any

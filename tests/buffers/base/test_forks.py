@@ -1,5 +1,7 @@
 """Forked processes draw from streams of their own, and never wait for threads that they lack."""
 
+from __future__ import annotations
+
 import os
 import pickle
 import threading

@@ -1,5 +1,7 @@
 """Free memory is checked before much of it is allocated."""
 
+from __future__ import annotations
+
 import pytest
 
 from stepwell.buffers.base.memory_limit import check_free_memory

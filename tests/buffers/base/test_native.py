@@ -1,5 +1,7 @@
 """The compiled core agrees with numpy bit for bit, refuses what is wrong, and never crashes."""
 
+from __future__ import annotations
+
 import shutil
 import struct
 import subprocess

@@ -1,5 +1,7 @@
 """Optional libraries: loaded, or an error with the command that installs them."""
 
+from __future__ import annotations
+
 import importlib.metadata
 from pathlib import Path
 

@@ -1,5 +1,7 @@
 """The displays of progress: a line in a terminal or a notebook, lines of text elsewhere."""
 
+from __future__ import annotations
+
 import io
 import re
 import sys

@@ -1,5 +1,7 @@
 """Ctrl-C waits until a row is written, in the main thread alone."""
 
+from __future__ import annotations
+
 import multiprocessing
 import signal
 import threading

@@ -1,5 +1,7 @@
 """`EpisodeSelection(top=..., bottom=...)` against a slow model that counts with fractions."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from fractions import Fraction

@@ -1,5 +1,7 @@
 """A copy has the same rows as its source, in fewer chunks, and records where they come from."""
 
+from __future__ import annotations
+
 import json
 import os
 import re

@@ -1,5 +1,7 @@
 """EpisodeWriter writes episodes and transitions into a replay, or refuses them."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from typing import Any
 

@@ -1,5 +1,7 @@
 """A selection keeps the episodes that meet all of its conditions."""
 
+from __future__ import annotations
+
 from fractions import Fraction
 from typing import Any
 

@@ -1,5 +1,7 @@
 """A StoredEpisode describes an episode without its rows as its rows do."""
 
+from __future__ import annotations
+
 from contextlib import closing
 
 import numpy as np

@@ -5,6 +5,8 @@ cleanrl==1.2.0`` installs those of a release; for the newest ones, put a checkou
 ``PYTHONPATH``, and install tyro.
 """
 
+from __future__ import annotations
+
 import importlib.util
 import json
 import re

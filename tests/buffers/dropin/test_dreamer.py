@@ -1,5 +1,7 @@
 """Dreamer's buffer draws exactly the sequences of the stored episodes."""
 
+from __future__ import annotations
+
 import contextlib
 import random
 import re

@@ -1,5 +1,7 @@
 """The windows of FishyRL's buffer equal the records, without the bugs of the original."""
 
+from __future__ import annotations
+
 import json
 import re
 from collections.abc import Iterator

@@ -1,5 +1,7 @@
 """The folder of a drop-in buffer is made by its first step, where it was named."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path

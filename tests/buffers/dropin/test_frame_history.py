@@ -1,5 +1,7 @@
 """The frame-history replay equals a list of episodes, without the bugs of the original."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any, NamedTuple, TypeAlias, cast

@@ -1,5 +1,7 @@
 """IRIS's buffers draw exactly the sequences of the stored episodes."""
 
+from __future__ import annotations
+
 import contextlib
 import re
 from collections import Counter

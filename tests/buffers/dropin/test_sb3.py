@@ -1,5 +1,7 @@
 """Stepwell's buffers for Stable-Baselines3, beside SB3's own on the same calls."""
 
+from __future__ import annotations
+
 import copy
 import os
 import pickle

@@ -1,5 +1,7 @@
 """Stepwell's HerReplayBuffer beside Stable-Baselines3's own on the same calls."""
 
+from __future__ import annotations
+
 import copy
 import io
 import warnings

@@ -1,5 +1,7 @@
 """Facts in the infos of a gymnasium vector env reach a replay buffer of Stable-Baselines3."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import gymnasium as gym

@@ -1,5 +1,7 @@
 """Transitions added one at a time are stored as episodes."""
 
+from __future__ import annotations
+
 import subprocess
 import sys
 from dataclasses import dataclass, field

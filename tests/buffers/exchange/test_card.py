@@ -1,5 +1,7 @@
 """Cards say what is in a data set; text of a hostile store is no Markdown, HTML or YAML."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,7 @@
 """to_cleanrl: `collector.rollout(n)` in place of the loop over `envs.step` in CleanRL's files."""
 
+from __future__ import annotations
+
 import dataclasses
 from functools import partial
 from typing import Any, cast

@@ -1,5 +1,7 @@
 """to_d3rlpy and from_d3rlpy, in memory: with d3rlpy's own classes where it is installed."""
 
+from __future__ import annotations
+
 import importlib
 import importlib.util
 import sys

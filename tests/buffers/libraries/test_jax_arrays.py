@@ -1,5 +1,7 @@
 """Batches of JAX arrays: equal numbers in separate memory; run in another process."""
 
+from __future__ import annotations
+
 import ast
 import importlib.util
 

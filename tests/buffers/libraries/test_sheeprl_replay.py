@@ -1,5 +1,7 @@
 """as_sheeprl_replay: sequences are consecutive rows of those that sheeprl's own loop stores."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import Any
 

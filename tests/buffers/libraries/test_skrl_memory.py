@@ -1,5 +1,7 @@
 """as_skrl_memory: skrl's agents learn from the transitions that a replay holds."""
 
+from __future__ import annotations
+
 import importlib
 from typing import Any
 

@@ -1,5 +1,7 @@
 """torch_policy and to_torch: actions, values and log-probabilities equal those of NumPy."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import gymnasium as gym

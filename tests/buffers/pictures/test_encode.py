@@ -1,5 +1,7 @@
 """Pictures come back pixel by pixel, and files of pictures are what other programs read."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from io import BytesIO

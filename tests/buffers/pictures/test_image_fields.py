@@ -1,5 +1,7 @@
 """Which fields are images, and that their pixels are the stored ones."""
 
+from __future__ import annotations
+
 import math
 
 import numpy as np

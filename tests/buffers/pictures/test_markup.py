@@ -1,5 +1,7 @@
 """Small pieces of HTML and SVG: whatever the text and the numbers, the markup is harmless."""
 
+from __future__ import annotations
+
 import re
 
 import numpy as np

@@ -1,5 +1,7 @@
 """An MP4 file holds the frames, and is one that browsers play."""
 
+from __future__ import annotations
+
 import os
 import struct
 import sys

@@ -1,5 +1,7 @@
 """Objects in a notebook: what is shown is true, small and harmless, and showing changes nothing."""
 
+from __future__ import annotations
+
 import logging
 from collections.abc import Generator
 from pathlib import Path

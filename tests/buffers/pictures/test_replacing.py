@@ -1,5 +1,7 @@
 """Files that replace others: all of it, or nothing."""
 
+from __future__ import annotations
+
 import errno
 import os
 from pathlib import Path

@@ -1,5 +1,7 @@
 """Of rings and copies those episodes can be played again whose chain is stored from its reset."""
 
+from __future__ import annotations
+
 import random
 from collections.abc import Callable
 from contextlib import ExitStack, closing

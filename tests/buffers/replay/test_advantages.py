@@ -1,5 +1,7 @@
 """Advantages are the sums of the definition, for all kinds of ends."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,5 +1,7 @@
 """Advantages of collected rollouts are those of the env's episodes, in each autoreset mode."""
 
+from __future__ import annotations
+
 from functools import partial
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Rollouts of groups, side by side, are the rollout of one vector env over all their envs."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial

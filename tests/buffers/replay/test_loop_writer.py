@@ -1,5 +1,7 @@
 """`SequenceReplayBuffer.writer`: rows one by one, and whole episodes, agree with plain lists."""
 
+from __future__ import annotations
+
 import contextlib
 import gc
 import os

@@ -1,5 +1,7 @@
 """Each step is in one minibatch an epoch, in random order; rows without a step are in none."""
 
+from __future__ import annotations
+
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -1,5 +1,7 @@
 """`replay.episode` and `replay.filmstrip`: one episode by its id, without the others."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import numpy as np

@@ -1,5 +1,7 @@
 """SequenceReplayBuffer: binding, adding, sampling, iterating, stores."""
 
+from __future__ import annotations
+
 import contextlib
 import gc
 import os

@@ -1,5 +1,7 @@
 """A rollout refuses arrays of other shapes or dtypes by name."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Sequence
 from dataclasses import replace

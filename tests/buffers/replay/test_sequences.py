@@ -1,5 +1,7 @@
 """Sequences are whole columns or equal parts of them, with the state before their first row."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace

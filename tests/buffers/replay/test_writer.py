@@ -1,5 +1,7 @@
 """Rows into episodes, episodes into the replay."""
 
+from __future__ import annotations
+
 import sys
 import threading
 from typing import Any

@@ -1,5 +1,7 @@
 """Equal rows have equal digests in any chunks; other rows have other digests."""
 
+from __future__ import annotations
+
 import pickle
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Episodes and chunks."""
 
+from __future__ import annotations
+
 import dataclasses
 
 import numpy as np

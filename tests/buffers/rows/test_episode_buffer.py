@@ -1,5 +1,7 @@
 """An EpisodeBuffer agrees with lists of rows, for any groups of envs."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field
 from typing import Any
 

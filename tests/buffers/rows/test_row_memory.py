@@ -1,5 +1,7 @@
 """Rows that stay where they were written are stored as copied ones are, and never change."""
 
+from __future__ import annotations
+
 import copy
 import gc
 import pickle

@@ -1,5 +1,7 @@
 """Batches in reused memory, of selected fields, with the time axis first; and seeds."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any

@@ -1,5 +1,7 @@
 """The memory of large batches is used again, but never while something refers to it."""
 
+from __future__ import annotations
+
 import gc
 from threading import Thread
 from typing import Any

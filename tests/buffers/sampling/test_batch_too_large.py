@@ -1,5 +1,7 @@
 """A batch that does not fit in memory is refused in one sentence, before memory is taken."""
 
+from __future__ import annotations
+
 import gc
 import sys
 from collections.abc import Callable

@@ -1,5 +1,7 @@
 """Batches are the same whatever codec their frames are stored with."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack

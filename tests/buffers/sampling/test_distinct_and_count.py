@@ -1,5 +1,7 @@
 """`count` counts the items that can be drawn; draw="distinct" draws each at most once."""
 
+from __future__ import annotations
+
 from collections import Counter
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,7 @@
 """The frequencies of each draw mode: chi-square tests with fixed seeds."""
 
+from __future__ import annotations
+
 import contextlib
 import math
 from collections import Counter

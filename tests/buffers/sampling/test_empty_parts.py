@@ -1,5 +1,7 @@
 """Empty parts of a space: arrays without items, empty Dicts and Tuples."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,7 @@
 """Whole episodes are those of the model; an epoch has each item once, in any number of shards."""
 
+from __future__ import annotations
+
 import itertools
 from collections import Counter
 from typing import Any

@@ -1,5 +1,7 @@
 """Relabelled transitions are those of a slow model, and their goals have the right frequencies."""
 
+from __future__ import annotations
+
 import math
 import threading
 from collections import Counter

@@ -1,5 +1,7 @@
 """A loader gives the batches of its source in order, and its threads end with it."""
 
+from __future__ import annotations
+
 import gc
 import itertools
 import re

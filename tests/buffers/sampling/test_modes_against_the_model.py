@@ -1,5 +1,7 @@
 """Every drawn sequence is one of the model, in every array; and all of them are drawn."""
 
+from __future__ import annotations
+
 import math
 from typing import Any, get_args
 

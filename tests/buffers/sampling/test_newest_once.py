@@ -1,5 +1,7 @@
 """draw="newest": each tile of rows once and in the order of its rows, then any sequence."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,7 @@
 """Priorities agree with a dictionary, their tree with a list of masses, also with gaps in ids."""
 
+from __future__ import annotations
+
 import json
 import math
 

@@ -4,6 +4,8 @@ Within a batch the weights give the ratios of all probabilities exactly, so that
 statistics.
 """
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path

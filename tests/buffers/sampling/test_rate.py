@@ -1,5 +1,7 @@
 """A ReplayRatio counts gradient steps exactly; a SampleLimiter keeps actor and learner close."""
 
+from __future__ import annotations
+
 import json
 import math
 import re

@@ -1,5 +1,7 @@
 """The reader's table and its results agree with walks from row to row, while chunks come and go."""
 
+from __future__ import annotations
+
 import itertools
 from collections.abc import Iterator
 

@@ -1,5 +1,7 @@
 """Stores that are being written, joined stores, and damaged stores agree with the model."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace

@@ -1,5 +1,7 @@
 """`take` gives the items of the given ids as the model does, and refuses other ids."""
 
+from __future__ import annotations
+
 from collections.abc import Collection
 from random import Random
 from typing import get_args

@@ -1,5 +1,7 @@
 """Worker processes of a DataLoader draw independently, or share an epoch without repeats."""
 
+from __future__ import annotations
+
 import copy
 import gc
 import importlib

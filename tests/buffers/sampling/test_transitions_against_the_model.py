@@ -1,5 +1,7 @@
 """Every drawn transition is one of the model, in every array; and all of them are drawn."""
 
+from __future__ import annotations
+
 import numpy as np
 import pytest
 from hypothesis import given

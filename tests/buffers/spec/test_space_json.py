@@ -1,5 +1,7 @@
 """Spaces as JSON: a space that is written and read again is equal."""
 
+from __future__ import annotations
+
 import contextlib
 import json
 from typing import Any

@@ -1,5 +1,7 @@
 """Spec: fields from spaces, nested values, codecs, stacks."""
 
+from __future__ import annotations
+
 import json
 import math
 import re

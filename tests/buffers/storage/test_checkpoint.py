@@ -1,5 +1,7 @@
 """A restored replay continues as the saved one; a checkpoint has the size of the state."""
 
+from __future__ import annotations
+
 import io
 import shutil
 from pathlib import Path

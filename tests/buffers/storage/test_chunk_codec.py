@@ -1,5 +1,7 @@
 """An encoded chunk decodes to the same rows, bit by bit."""
 
+from __future__ import annotations
+
 import struct
 from collections.abc import Mapping
 from typing import cast

@@ -1,5 +1,7 @@
 """The chunk index agrees with a slow, simple list of chunks, some of which are lost."""
 
+from __future__ import annotations
+
 import numpy as np
 import pytest
 from hypothesis import example, given, settings

@@ -1,5 +1,7 @@
 """Deltas restore the rows of a block, alike in numpy and in the compiled core."""
 
+from __future__ import annotations
+
 import random
 import struct
 from unittest.mock import patch

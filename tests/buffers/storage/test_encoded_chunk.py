@@ -1,5 +1,7 @@
 """Encoded chunks go from storage to storage as they are, as if they were decoded and added."""
 
+from __future__ import annotations
+
 import contextlib
 import tempfile
 from collections.abc import Callable, Iterator, Sequence

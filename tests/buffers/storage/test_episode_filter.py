@@ -1,5 +1,7 @@
 """A condition on metadata selects episodes, also after additions, evictions and losses."""
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -1,5 +1,7 @@
 """The cache of chunk locations is bounded and drops what was evicted."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import numpy as np

@@ -1,5 +1,7 @@
 """Joined storages have the same rows as each storage read by itself."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace

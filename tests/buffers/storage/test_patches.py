@@ -1,5 +1,7 @@
 """Patches: the documented bytes, the same by both paths, and the form in which they are kept."""
 
+from __future__ import annotations
+
 import struct
 from pathlib import Path
 

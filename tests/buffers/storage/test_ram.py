@@ -1,5 +1,7 @@
 """Limits and memory of `MemoryStorage`; the storage contract tests the rest."""
 
+from __future__ import annotations
+
 import pytest
 
 from stepwell.buffers import End, Field, MemoryStorage, Spec

@@ -1,5 +1,7 @@
 """One field of many chunks is read at once as chunk by chunk."""
 
+from __future__ import annotations
+
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,5 +1,7 @@
 """A large store is written and followed at the cost of a small one: work is counted, not timed."""
 
+from __future__ import annotations
+
 import itertools
 import sys
 import tracemalloc

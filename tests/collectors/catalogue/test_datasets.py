@@ -1,5 +1,7 @@
 """Data sets of a catalogue: made whole or not at all, once, and equal to what was archived."""
 
+from __future__ import annotations
+
 import json
 import multiprocessing
 import shutil

@@ -1,5 +1,7 @@
 """The index of a catalogue: what may be in it, and what is refused."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,5 +1,7 @@
 """Fixtures of the command line's tests."""
 
+from __future__ import annotations
+
 import pytest
 
 from support.command_line import CommandLine

@@ -1,5 +1,7 @@
 """The command as a whole: the version, the help, the table of commands, and a Tab."""
 
+from __future__ import annotations
+
 import importlib
 import inspect
 

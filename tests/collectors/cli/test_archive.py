@@ -1,5 +1,7 @@
 """`stepwell archive` and `stepwell restore`: output and exit codes."""
 
+from __future__ import annotations
+
 import json
 from pathlib import Path
 

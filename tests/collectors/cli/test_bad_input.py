@@ -1,5 +1,7 @@
 """Bad input to a command gives one clear sentence and exit code 2, and nothing is written."""
 
+from __future__ import annotations
+
 import os
 from pathlib import Path
 

@@ -1,5 +1,7 @@
 """`stepwell check`: verdicts, exit codes, JSON, costs, and what only collecting shows."""
 
+from __future__ import annotations
+
 import json
 import math
 

@@ -1,5 +1,7 @@
 """`stepwell collect`: stored rows, output, and `--resume`."""
 
+from __future__ import annotations
+
 import math
 import os
 import re

@@ -1,5 +1,7 @@
 """`stepwell collect --processes N --groups G`: the data of one process, from several."""
 
+from __future__ import annotations
+
 import contextlib
 import os
 import re

@@ -1,5 +1,7 @@
 """`stepwell merge`, `filter` and `copy`: results, output and errors."""
 
+from __future__ import annotations
+
 import os
 import shutil
 import signal

@@ -1,5 +1,7 @@
 """`stepwell datasets`, and the entry that `stepwell archive` writes."""
 
+from __future__ import annotations
+
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,5 +1,7 @@
 """`stepwell doctor`: the facts of a bug report, and nothing private."""
 
+from __future__ import annotations
+
 import getpass
 import importlib.metadata
 import os

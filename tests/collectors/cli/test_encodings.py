@@ -1,5 +1,7 @@
 """Output where the terminal, or the file it is sent to, is not UTF-8."""
 
+from __future__ import annotations
+
 import io
 import os
 import sys

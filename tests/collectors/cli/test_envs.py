@@ -1,5 +1,7 @@
 """`stepwell envs`: the envs that can be made here, and names that look alike."""
 
+from __future__ import annotations
+
 import gymnasium
 import pytest
 

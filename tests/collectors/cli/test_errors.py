@@ -1,5 +1,7 @@
 """Whose fault an error is: one sentence for the user's, the traceback for a bug in Stepwell."""
 
+from __future__ import annotations
+
 import errno
 import linecache
 import warnings

@@ -1,5 +1,7 @@
 """`stepwell evaluate`: scores as in Python, output, videos, and bad input."""
 
+from __future__ import annotations
+
 import importlib.util
 import re
 import signal

@@ -1,5 +1,7 @@
 """`stepwell export`, `import` and `formats`: results, output and errors."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import pytest

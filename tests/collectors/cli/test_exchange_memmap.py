@@ -1,5 +1,7 @@
 """`stepwell import --from memmap-replay-buffer`: its folders become rows, value by value."""
 
+from __future__ import annotations
+
 import os
 import shutil
 import tempfile

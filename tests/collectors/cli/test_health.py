@@ -1,5 +1,7 @@
 """`stepwell verify` and `stepwell repair`: output and exit codes."""
 
+from __future__ import annotations
+
 import json
 import os
 from pathlib import Path

@@ -1,5 +1,7 @@
 """`stepwell info`: what it shows of a store."""
 
+from __future__ import annotations
+
 import re
 from pathlib import Path
 from typing import Any

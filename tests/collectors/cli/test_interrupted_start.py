@@ -1,5 +1,7 @@
 """Ctrl-C while the command line is still being loaded, and where it is parsed."""
 
+from __future__ import annotations
+
 import subprocess
 import sys
 import tomllib

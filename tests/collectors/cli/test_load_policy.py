@@ -1,5 +1,7 @@
 """`--policy`: models and modules in files play as in Python; wrong ones are one sentence."""
 
+from __future__ import annotations
+
 import importlib.util
 import io
 import json

@@ -1,5 +1,7 @@
 """Options of envs on the command line: their meaning, and what is refused."""
 
+from __future__ import annotations
+
 import inspect
 import os
 from pathlib import Path

@@ -1,5 +1,7 @@
 """`stepwell collect game.nes`: what it adds to no store, what `info` shows, missing emulators."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import pytest

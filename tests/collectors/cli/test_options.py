@@ -1,5 +1,7 @@
 """Values of options: counts, sizes in bytes, and conditions on episodes."""
 
+from __future__ import annotations
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,5 +1,7 @@
 """The live line and the summary."""
 
+from __future__ import annotations
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,5 +1,7 @@
 """`stepwell play` as a person has it: a process, a display, and keys of a keyboard."""
 
+from __future__ import annotations
+
 import json
 import os
 import shutil

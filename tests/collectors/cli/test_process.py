@@ -1,5 +1,7 @@
 """The command as the shell sees it: exit codes, streams, signals, a terminal."""
 
+from __future__ import annotations
+
 import fcntl
 import json
 import os

@@ -1,5 +1,7 @@
 """`stepwell push` and `pull` print what they did, and one sentence for what they refuse."""
 
+from __future__ import annotations
+
 import importlib
 import sys
 from collections.abc import Iterator

@@ -1,5 +1,7 @@
 """`stepwell push` and `pull` with a URL, and the commands that refuse one."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import pytest

@@ -1,5 +1,7 @@
 """`stepwell render`: output and exit codes."""
 
+from __future__ import annotations
+
 import json
 from pathlib import Path
 

@@ -1,5 +1,7 @@
 """`stepwell report`: the command around `write_report`, which has tests of its own."""
 
+from __future__ import annotations
+
 import json
 import re
 from pathlib import Path

@@ -1,5 +1,7 @@
 """`stepwell collect --config` and `--print-config`."""
 
+from __future__ import annotations
+
 import json
 import tomllib
 from pathlib import Path

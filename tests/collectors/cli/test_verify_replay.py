@@ -1,5 +1,7 @@
 """`stepwell verify --replay`: output and exit codes."""
 
+from __future__ import annotations
+
 import json
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,7 @@
 """`stepwell view` as a process: its address, its end, its refusals."""
 
+from __future__ import annotations
+
 import asyncio
 import http.client
 import os

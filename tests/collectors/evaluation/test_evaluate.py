@@ -1,5 +1,7 @@
 """Scores are those of whole episodes, chosen by their starts, as the env itself gives them."""
 
+from __future__ import annotations
+
 import gc
 import importlib
 import os

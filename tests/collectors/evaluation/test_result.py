@@ -1,5 +1,7 @@
 """The summary, JSON and table of an `Evaluation`."""
 
+from __future__ import annotations
+
 import json
 import math
 from collections import Counter

@@ -1,5 +1,7 @@
 """Frames are kept exactly."""
 
+from __future__ import annotations
+
 import os
 import sys
 from pathlib import Path

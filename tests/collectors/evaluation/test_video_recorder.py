@@ -1,5 +1,7 @@
 """A film of an episode shows the reset, each step once, the true last frame, and nothing else."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -1,5 +1,7 @@
 """`collect(seeds=)`: one episode from each seed, whatever the number of envs."""
 
+from __future__ import annotations
+
 from functools import partial
 from typing import Any
 

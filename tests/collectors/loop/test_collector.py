@@ -1,5 +1,7 @@
 """`Collector`: arguments, errors, and how collecting continues after them."""
 
+from __future__ import annotations
+
 import gc
 import re
 import signal

@@ -1,5 +1,7 @@
 """Real ale-py vector envs against a plain loop over the same envs: traps 4, 5, 8, 21, 22."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np

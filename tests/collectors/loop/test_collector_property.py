@@ -1,5 +1,7 @@
 """Rollouts and stored rows of all kinds of calls equal single envs that are stepped one by one."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,5 +1,7 @@
 """`log=` of the Collector and of `record`: what the writers get of a run."""
 
+from __future__ import annotations
+
 import importlib.util
 import itertools
 import json

@@ -1,5 +1,7 @@
 """Leaves without a number, and Dicts and Tuples without a part, are stored beside others."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

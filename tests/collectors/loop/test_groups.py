@@ -1,5 +1,7 @@
 """Double buffering: several vector envs in turns give what one would give."""
 
+from __future__ import annotations
+
 from functools import partial
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Ctrl-C is held back until it suits."""
 
+from __future__ import annotations
+
 import signal
 import threading
 

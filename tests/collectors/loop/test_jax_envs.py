@@ -1,5 +1,7 @@
 """Envs that run in JAX, stepped many times at once; run in another process."""
 
+from __future__ import annotations
+
 import ast
 import importlib.util
 from pathlib import Path

@@ -1,5 +1,7 @@
 """Minigrid's and BabyAI's missions are stored, looked at, archived and played again."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Texts, sequences, graphs and alternatives of envs are stored and read back exactly."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

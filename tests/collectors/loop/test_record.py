@@ -1,5 +1,7 @@
 """`sw.record`: what the loop sees, what is refused, and what is kept when something goes wrong."""
 
+from __future__ import annotations
+
 import contextlib
 import errno
 import gc

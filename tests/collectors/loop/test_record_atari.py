@@ -1,5 +1,7 @@
 """Recorded loops over ale-py's vector envs, in every mode that they have."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np

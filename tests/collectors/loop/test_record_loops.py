@@ -1,5 +1,7 @@
 """Loops of other libraries, as they are, over recorded envs."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import gymnasium as gym

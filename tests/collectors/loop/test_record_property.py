@@ -1,5 +1,7 @@
 """A recorded loop stores what a Collector with the same actions stores, and sees the bare env."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Policies with a state: what they are given, what is kept of it, what is refused."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np

@@ -1,5 +1,7 @@
 """`CollectReport`: its text and its JSON."""
 
+from __future__ import annotations
+
 import dataclasses
 import json
 

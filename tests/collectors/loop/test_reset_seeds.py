@@ -1,5 +1,7 @@
 """Seeds of resets: each that is known is noted, and from it the episode can be played again."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -1,5 +1,7 @@
 """Stored rows are right although envs reuse the memory of their observations."""
 
+from __future__ import annotations
+
 import copy
 from collections.abc import Callable, Sequence
 from functools import partial

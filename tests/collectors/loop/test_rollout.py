@@ -1,5 +1,7 @@
 """`Collector.rollout`: results, arguments, and rows kept after errors."""
 
+from __future__ import annotations
+
 import re
 from functools import partial
 from pathlib import Path

@@ -1,5 +1,7 @@
 """Rollouts of real Atari games against a plain loop over the same envs: traps 4, 5, 8, 22."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any

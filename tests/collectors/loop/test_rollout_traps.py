@@ -1,5 +1,7 @@
 """The traps of vector envs, each by its number in the list of traps, through rollouts."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from functools import partial
 from typing import Any

@@ -1,5 +1,7 @@
 """Facts about a run: what its envs, its numbers and its machine were."""
 
+from __future__ import annotations
+
 import json
 import platform
 from importlib.metadata import version

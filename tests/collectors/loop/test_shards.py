@@ -1,5 +1,7 @@
 """Shards: no two of them reset an env with the same seed, whoever draws the seed."""
 
+from __future__ import annotations
+
 import copy
 import pickle
 from collections.abc import Callable

@@ -1,5 +1,7 @@
 """Counting, the choice of episodes by their starts, and callbacks."""
 
+from __future__ import annotations
+
 from collections import defaultdict
 from functools import partial
 from itertools import pairwise

@@ -1,5 +1,7 @@
 """Results of steps, declared info fields, and metadata of episodes."""
 
+from __future__ import annotations
+
 import re
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Vector envs of torch tensors give the rows of the same envs in numpy."""
 
+from __future__ import annotations
+
 from functools import partial
 from typing import Any
 

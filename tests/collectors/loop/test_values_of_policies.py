@@ -1,5 +1,7 @@
 """What a policy, a loop or a caller gives is stored as it is, or refused in one sentence."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any
 

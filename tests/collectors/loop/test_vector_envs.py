@@ -1,5 +1,7 @@
 """Declarations and quirks of vector envs."""
 
+from __future__ import annotations
+
 import contextlib
 from functools import partial
 from typing import Any

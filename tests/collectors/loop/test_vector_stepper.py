@@ -1,5 +1,7 @@
 """Stepping in two halves, and getting out of the middle of a step."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np

@@ -1,5 +1,7 @@
 """The same rule for what an env returns, in every way into a store: refused, or stored as it is."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable
 from functools import partial

@@ -1,5 +1,7 @@
 """The keys of envs, and the actions of buttons that are held, against a slow search."""
 
+from __future__ import annotations
+
 import itertools
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,7 @@
 """`play` with the keys of a script: every stored row against what the env itself has seen."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from typing import Any
 

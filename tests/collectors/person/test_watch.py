@@ -1,5 +1,7 @@
 """The search in the RAM, against a slow model, and addresses that are known in real games."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,5 +1,7 @@
 """Each kind of policy plays; anything else is refused before an env is touched."""
 
+from __future__ import annotations
+
 import functools
 import types
 import warnings

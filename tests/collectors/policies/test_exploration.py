@@ -1,5 +1,7 @@
 """Exploring policies replace exactly the actions they should, and pass on everything else."""
 
+from __future__ import annotations
+
 import copy
 from collections import Counter
 from collections.abc import Callable

@@ -1,5 +1,7 @@
 """Results of a policy are checked before an env gets them, and before anything is stored."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np

@@ -1,5 +1,7 @@
 """Scripts of actions: the parser, the names of actions, and what is played in each episode."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Literal, cast

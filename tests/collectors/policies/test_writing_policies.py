@@ -1,5 +1,7 @@
 """What functions of the user write into the arrays that they get changes no stored row."""
 
+from __future__ import annotations
+
 import warnings
 from collections.abc import Callable
 from functools import partial

@@ -1,5 +1,7 @@
 """Archives: the same rows again from actions and seeds, and never an episode that differs."""
 
+from __future__ import annotations
+
 import json
 from functools import partial
 from pathlib import Path

@@ -1,5 +1,7 @@
 """Stores of every kind of env are archived and restored."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

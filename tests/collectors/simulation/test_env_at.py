@@ -2,6 +2,8 @@
 # pyright: reportUnknownVariableType=false, reportPrivateUsage=false
 """`env_at`: a live env in the state of a stored row, beside one that has gone all the way."""
 
+from __future__ import annotations
+
 import base64
 from collections.abc import Callable
 from pathlib import Path

@@ -3,6 +3,8 @@
 No case does harm where a guard is missing: values are a little out of their range.
 """
 
+from __future__ import annotations
+
 import json
 import re
 import sys

@@ -1,5 +1,7 @@
 """`play`: the rows of stored episodes, in pieces, from any number of lanes."""
 
+from __future__ import annotations
+
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any

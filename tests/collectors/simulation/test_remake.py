@@ -1,5 +1,7 @@
 """`maker_of`: envs are made again, or refused before a step; a store cannot make it run code."""
 
+from __future__ import annotations
+
 import json
 import re
 import sys

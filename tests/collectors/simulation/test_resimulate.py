@@ -1,5 +1,7 @@
 """`resimulate`: every kind of store is proved, and every lie and every missing fact is found."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path

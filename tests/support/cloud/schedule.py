@@ -1,5 +1,7 @@
 """Random schedules of a writer, its uploaders and pulls, against the rows that were written."""
 
+from __future__ import annotations
+
 import datetime
 import random
 import tempfile

@@ -1,5 +1,7 @@
 """Changed bytes in every part of a store's files: detected, healed or harmless, never served."""
 
+from __future__ import annotations
+
 import os
 import random
 import re

@@ -1,5 +1,7 @@
 """The n-th system call fails, for every n: the writer says so and stops, and nothing is lost."""
 
+from __future__ import annotations
+
 import errno
 import io
 import os

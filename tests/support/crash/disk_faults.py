@@ -1,5 +1,7 @@
 """System calls of the disk store that are fast, fail, or end the process' life at the n-th call."""
 
+from __future__ import annotations
+
 import errno
 import io
 import os

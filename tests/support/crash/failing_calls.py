@@ -6,6 +6,8 @@ that has imported everything forks a child for each command, because starting Py
 than most commands.
 """
 
+from __future__ import annotations
+
 import atexit
 import contextlib
 import ctypes

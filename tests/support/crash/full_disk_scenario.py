@@ -5,6 +5,8 @@ as a user would read it, and what is left. That the process ends in peace is par
 to end it by a signal.
 """
 
+from __future__ import annotations
+
 import resource
 import sys
 from pathlib import Path

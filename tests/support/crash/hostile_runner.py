@@ -5,6 +5,8 @@ a `Fault`: a crash, a hang, too much memory, an error that is no sentence for a 
 a file that it must not touch.
 """
 
+from __future__ import annotations
+
 import contextlib
 import faulthandler
 import multiprocessing

@@ -1,5 +1,7 @@
 """Run code in another process: a fork of this one, or a new Python."""
 
+from __future__ import annotations
+
 import contextlib
 import os
 import subprocess

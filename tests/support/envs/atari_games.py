@@ -1,5 +1,7 @@
 """Small games of ale-py's vector env, and what a plain loop over the same envs sees."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any

@@ -1,5 +1,7 @@
 """A parallel env of PettingZoo whose agents come and go, and the slow log of what it does."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar

@@ -1,5 +1,7 @@
 """A sound env, and envs with one fault each, by the name of the fault."""
 
+from __future__ import annotations
+
 import itertools
 import random
 from typing import Any

@@ -1,5 +1,7 @@
 """Envs that log what really happened in them, step by step, and collectors that play them."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 

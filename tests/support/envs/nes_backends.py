@@ -1,5 +1,7 @@
 """The NES backends, as tests are run on each, and what else they share."""
 
+from __future__ import annotations
+
 import hashlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager

@@ -1,5 +1,7 @@
 """`NesEnv` on the demonstration, for tests."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path

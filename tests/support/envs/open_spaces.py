@@ -1,5 +1,7 @@
 """An env of spaces without a fixed shape, whose values follow from its seed and the step."""
 
+from __future__ import annotations
+
 import copy
 import zlib
 from typing import Any

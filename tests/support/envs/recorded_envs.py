@@ -1,5 +1,7 @@
 """Envs that write down what they do, as a plain list of episodes, and are collected from."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial

@@ -1,5 +1,7 @@
 """An env whose every row depends on all actions before it, with any action space."""
 
+from __future__ import annotations
+
 import zlib
 from typing import Any
 

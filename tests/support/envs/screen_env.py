@@ -1,5 +1,7 @@
 """An env that renders: each frame shows its env, episode and step."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import gymnasium as gym

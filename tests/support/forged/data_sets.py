@@ -1,5 +1,7 @@
 """Data sets of all formats, forged in many ways, and what an import may make of them."""
 
+from __future__ import annotations
+
 import copy
 import io
 import json

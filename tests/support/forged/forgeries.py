@@ -4,6 +4,8 @@ All of them leave the checksums to `Store.write`, which makes them right. A func
 did, in words, or an empty text where the store has no such thing.
 """
 
+from __future__ import annotations
+
 import functools
 import json
 import math

@@ -1,5 +1,7 @@
 """Stores that were changed, with every checksum computed again."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -7,6 +7,8 @@ does not touch the folder either.
 One case, alone and without limits: ``python tests/support/forged/uses.py NUMBER``.
 """
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import io

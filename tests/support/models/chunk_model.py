@@ -1,5 +1,7 @@
 """A slow, obvious model of what a storage holds, for the chunks of `stepwell.buffers.testing`."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from dataclasses import dataclass
 

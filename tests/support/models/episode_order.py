@@ -1,5 +1,7 @@
 """The order of episodes by any value, as a slow model has it."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable
 from functools import cmp_to_key
 from typing import Any, TypeVar

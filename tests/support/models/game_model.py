@@ -4,6 +4,8 @@ Plain functions over a list of snapshots of the RAM, the first one of which is t
 frame. Nothing of the library is used, so that the two can disagree.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any

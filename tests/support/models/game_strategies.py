@@ -1,5 +1,7 @@
 """Hypothesis draws RAM maps and the RAM of short episodes, in a few bytes so that they collide."""
 
+from __future__ import annotations
+
 from typing import Any
 
 from hypothesis import strategies as st

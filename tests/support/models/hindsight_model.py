@@ -1,5 +1,7 @@
 """Rows with goals, and by brute force every goal that hindsight may give to a transition."""
 
+from __future__ import annotations
+
 import contextlib
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence

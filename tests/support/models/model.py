@@ -1,5 +1,7 @@
 """A slow model that is obviously right: single envs, stepped one by one, rows kept in lists."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,5 +1,7 @@
 """The demonstration played a frame at a time with a bare console: slow, and obviously right."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 

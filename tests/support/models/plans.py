@@ -1,5 +1,7 @@
 """Plans of the episodes of `TraceEnv`s, drawn for property tests, and the envs that follow them."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from functools import partial
 from typing import Any

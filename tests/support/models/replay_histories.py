@@ -1,5 +1,7 @@
 """Strategies for the history of a replay."""
 
+from __future__ import annotations
+
 import contextlib
 import itertools
 import tempfile

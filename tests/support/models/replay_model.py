@@ -1,5 +1,7 @@
 """Everything that can be drawn from a replay, by brute force, and what each draw contains."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 

@@ -1,5 +1,7 @@
 """A slow model of rollouts: single envs, row by row."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol

@@ -1,5 +1,7 @@
 """A store of random bits in every dtype, NaNs of all sorts among them."""
 
+from __future__ import annotations
+
 import numpy as np
 
 from stepwell.buffers import Chunk, End, Field, SequenceReplayBuffer, Spec

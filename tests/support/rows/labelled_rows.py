@@ -1,5 +1,7 @@
 """Rows that contain their store, episode and place, and storages full of them."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import NamedTuple
 

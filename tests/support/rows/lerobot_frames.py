@@ -1,5 +1,7 @@
 """The frames that LeRobot's data sets have of `tagged_store`, in the words of their documents."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np

@@ -1,5 +1,7 @@
 """A process that writes as fast as it can, and one that checks every row that it has stored."""
 
+from __future__ import annotations
+
 import time
 from pathlib import Path
 

@@ -1,5 +1,7 @@
 """Rollouts made from lists of episodes, and what is to be found in them, by definition."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace

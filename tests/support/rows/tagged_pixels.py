@@ -1,5 +1,7 @@
 """Envs whose images contain env, episode and step, and the list of what was played."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial

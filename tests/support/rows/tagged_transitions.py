@@ -1,5 +1,7 @@
 """Transitions that contain their place, and the plain list of episodes that they make."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple

@@ -1,5 +1,7 @@
 """The demonstration's files, in the folder of the test."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import pytest

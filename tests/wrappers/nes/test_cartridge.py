@@ -1,5 +1,7 @@
 """`Cartridge.read`: accepted files, errors, and the bytes for the emulators."""
 
+from __future__ import annotations
+
 import dataclasses
 import hashlib
 import io

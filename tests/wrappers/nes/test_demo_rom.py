@@ -1,5 +1,7 @@
 """The demonstration's cartridge: the same bytes everywhere, and a RAM map that fits it."""
 
+from __future__ import annotations
+
 import hashlib
 from pathlib import Path
 

@@ -1,5 +1,7 @@
 """Properties of a console on every emulator."""
 
+from __future__ import annotations
+
 import hashlib
 import importlib.metadata
 import multiprocessing

@@ -1,5 +1,7 @@
 """An env of stable-retro becomes one whose episodes are right."""
 
+from __future__ import annotations
+
 import gc
 import json
 import warnings

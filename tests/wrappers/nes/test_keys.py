@@ -1,5 +1,7 @@
 """`NesEnv.get_keys_to_action`, and `on_frame`."""
 
+from __future__ import annotations
+
 import warnings
 from pathlib import Path
 from typing import Any

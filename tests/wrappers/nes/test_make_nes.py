@@ -1,5 +1,7 @@
 """`make_nes`: every pixel against a slow model, and what ends up in a store."""
 
+from __future__ import annotations
+
 import json
 import re
 from collections.abc import Iterator

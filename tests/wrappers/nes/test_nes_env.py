@@ -1,5 +1,7 @@
 """`NesEnv`: the same first frame each time, observations of one's own, clear refusals."""
 
+from __future__ import annotations
+
 import re
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,7 @@
 """The random draws of a `NesEnv`: no-ops, sticky buttons, starts; and no others."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Snapshots of a `NesEnv`: kept, written, gone back to, and refused."""
 
+from __future__ import annotations
+
 import os
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,7 @@
 """A step of `NesEnv` against a player that goes frame by frame; ends of episodes."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from pathlib import Path
 

@@ -1,5 +1,7 @@
 """Envs of the old `gym` become correct gymnasium envs; each behaviour of old envs is a fake."""
 
+from __future__ import annotations
+
 import sys
 import warnings
 from collections.abc import Callable

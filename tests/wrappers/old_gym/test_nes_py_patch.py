@@ -1,5 +1,7 @@
 """patch_nes_py makes nes-py below 9 work with NumPy 2; on fakes, and on the real packages."""
 
+from __future__ import annotations
+
 import importlib.metadata
 import json
 import subprocess

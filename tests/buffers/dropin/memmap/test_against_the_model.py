@@ -1,5 +1,7 @@
 """After any sequence of calls, a buffer returns what a list of episodes would return."""
 
+from __future__ import annotations
+
 import re
 import shutil
 import tempfile

@@ -1,5 +1,7 @@
 """After kill -9 before any system call, completed calls are kept and no call is half done."""
 
+from __future__ import annotations
+
 import os
 import signal
 from collections.abc import Callable

@@ -1,5 +1,7 @@
 """Loaders return the same batches with and without workers, and only the episodes of their time."""
 
+from __future__ import annotations
+
 import importlib
 import pickle
 import re

@@ -1,5 +1,7 @@
 """Folders of memmap-replay-buffer are read correctly or refused with one sentence."""
 
+from __future__ import annotations
+
 import importlib
 import importlib.util
 import io

@@ -1,5 +1,7 @@
 """Plain values are read from pickles unchanged; other pickles are refused and run no code."""
 
+from __future__ import annotations
+
 import os
 import pickle
 import pickletools

@@ -1,5 +1,7 @@
 """The code of the original's description runs with only its import changed."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Any
 

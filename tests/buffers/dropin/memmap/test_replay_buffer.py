@@ -1,5 +1,7 @@
 """Each known bug of the original has a test that shows it fixed."""
 
+from __future__ import annotations
+
 import gc
 import importlib
 import json

@@ -1,5 +1,7 @@
 """Export to and import from d3rlpy's HDF5 file."""
 
+from __future__ import annotations
+
 import re
 from pathlib import Path
 from typing import Any

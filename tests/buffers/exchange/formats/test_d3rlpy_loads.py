@@ -3,6 +3,8 @@
 In an environment of its own, since it pins another gymnasium; see `d3rlpy_python`.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

@@ -1,5 +1,7 @@
 """Export to and import from DreamerV3's chunks, with DreamerV3's own replay too."""
 
+from __future__ import annotations
+
 import importlib.util
 import shutil
 from collections.abc import Mapping, Sequence

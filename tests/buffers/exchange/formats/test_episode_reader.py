@@ -1,5 +1,7 @@
 """The comparison of all episodes of a data set with the first one, which its reader shares."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping
 from typing import Any
 

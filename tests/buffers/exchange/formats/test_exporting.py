@@ -1,5 +1,7 @@
 """Exports and imports: all or nothing when they fail, and their reports."""
 
+from __future__ import annotations
+
 import ast
 import json
 from pathlib import Path

@@ -1,5 +1,7 @@
 """Imports of HDF5 files of flat columns: D4RL's, d3rlpy 1's and robomimic's."""
 
+from __future__ import annotations
+
 import json
 import re
 from collections.abc import Mapping

@@ -1,5 +1,7 @@
 """An export to a full disk raises one error with the path, and leaves no files."""
 
+from __future__ import annotations
+
 import errno
 import subprocess
 import sys

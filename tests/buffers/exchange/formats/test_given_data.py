@@ -1,5 +1,7 @@
 """Imports of data sets from untrusted sources: no code, no other files, bounded memory."""
 
+from __future__ import annotations
+
 import json
 import os
 import re

@@ -1,5 +1,7 @@
 """Export to and import from LeRobot data sets."""
 
+from __future__ import annotations
+
 import json
 import re
 from pathlib import Path

@@ -4,6 +4,8 @@ It runs in a separate interpreter, which the environment variable names (checked
 0.4.4, which needs another torch than Stepwell's tests have).
 """
 
+from __future__ import annotations
+
 import json
 import os
 from pathlib import Path

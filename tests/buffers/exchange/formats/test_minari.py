@@ -1,5 +1,7 @@
 """Export to and import from Minari data sets, read by Minari itself."""
 
+from __future__ import annotations
+
 import json
 import re
 import shutil

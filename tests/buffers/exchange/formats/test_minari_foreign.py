@@ -1,5 +1,7 @@
 """Imports of data sets that Minari wrote, and their notes."""
 
+from __future__ import annotations
+
 import importlib.util
 import json
 import re

@@ -1,5 +1,7 @@
 """Export to and import from npz files."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Any, cast
 

@@ -1,5 +1,7 @@
 """What a format writes it reads: odd names, nested observations and actions, or a refusal."""
 
+from __future__ import annotations
+
 import re
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,7 @@
 """Stores of texts, sequences, graphs and alternatives go through files, or are refused."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Options of formats: parsing, defaults and refusals."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import Any, Literal
 

@@ -1,5 +1,7 @@
 """Export to and import from Parquet tables of steps and episodes."""
 
+from __future__ import annotations
+
 import re
 import sys
 from pathlib import Path

@@ -1,5 +1,7 @@
 """Imports of Parquet files that Stepwell did not write."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

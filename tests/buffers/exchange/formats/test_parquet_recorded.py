@@ -4,6 +4,8 @@ Envs with episodes of 1 to 6 steps that are terminated, truncated, both, or cut 
 recording; frames with and without stacks.
 """
 
+from __future__ import annotations
+
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path

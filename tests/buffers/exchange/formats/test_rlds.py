@@ -1,5 +1,7 @@
 """Export to and import from RLDS data sets."""
 
+from __future__ import annotations
+
 import functools
 import json
 import sys

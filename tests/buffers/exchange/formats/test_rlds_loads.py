@@ -5,6 +5,8 @@ It runs in a separate interpreter, which the environment variable names:
 2.21.0 and tensorflow-datasets 4.9.10). With --full one is made.
 """
 
+from __future__ import annotations
+
 import os
 from pathlib import Path
 

@@ -1,5 +1,7 @@
 """What a format writes it reads: the same steps, or every bit where it promises that."""
 
+from __future__ import annotations
+
 import dataclasses
 import shutil
 from collections.abc import Mapping

@@ -1,5 +1,7 @@
 """A stand-in for the Hub, to which huggingface_hub is directed; a folder and a server for URLs."""
 
+from __future__ import annotations
+
 import importlib
 import os
 import time

@@ -1,5 +1,7 @@
 """The calls of an object store, on a folder and on a server."""
 
+from __future__ import annotations
+
 import os
 import subprocess
 import sys

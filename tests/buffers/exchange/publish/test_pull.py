@@ -1,5 +1,7 @@
 """What is pulled is what the Hub lists, byte by byte; hostile repositories write nothing."""
 
+from __future__ import annotations
+
 import os
 import shutil
 import signal

@@ -1,5 +1,7 @@
 """A store at a URL is pulled as it was pushed; damage, forgery and kills are told or overcome."""
 
+from __future__ import annotations
+
 import json
 import os
 import random

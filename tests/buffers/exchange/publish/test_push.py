@@ -1,5 +1,7 @@
 """Data sets are pushed as one commit, only what changed is sent, and nothing private goes along."""
 
+from __future__ import annotations
+
 import os
 import signal
 import subprocess

@@ -1,5 +1,7 @@
 """A store is pushed to a URL while it changes; what is refused, or only planned, leaves nothing."""
 
+from __future__ import annotations
+
 import sys
 from pathlib import Path
 

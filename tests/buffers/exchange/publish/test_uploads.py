@@ -1,5 +1,7 @@
 """Uploads that are killed, fail or meet another uploader, and what pulls get of them."""
 
+from __future__ import annotations
+
 import dataclasses
 
 import pytest

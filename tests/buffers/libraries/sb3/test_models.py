@@ -1,5 +1,7 @@
 """Stable-Baselines3 is imported when it is needed; a missing or old one is a clear error."""
 
+from __future__ import annotations
+
 import itertools
 import re
 from typing import Any

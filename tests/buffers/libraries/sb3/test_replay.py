@@ -1,5 +1,7 @@
 """as_sb3_replay and sb3_policy with DQN, SAC, TD3 and DDPG of Stable-Baselines3."""
 
+from __future__ import annotations
+
 import copy
 import io
 import pickle

@@ -1,5 +1,7 @@
 """to_sb3_rollout and sb3_policy with PPO and A2C of Stable-Baselines3."""
 
+from __future__ import annotations
+
 import copy
 import dataclasses
 import importlib

@@ -1,5 +1,7 @@
 """to_tianshou_batch, to_tianshou_buffer, from_tianshou: every step is one that an env took."""
 
+from __future__ import annotations
+
 import importlib.metadata
 import sys
 from dataclasses import replace

@@ -1,5 +1,7 @@
 """as_tianshou_replay: Tianshou's algorithms are updated from the steps that the envs took."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import gymnasium as gym

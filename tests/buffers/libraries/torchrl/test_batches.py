@@ -1,5 +1,7 @@
 """to_tensordict: every TensorDict holds what happened in the envs."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from typing import Any
 

@@ -1,5 +1,7 @@
 """from_tensordict: TorchRL's recordings are stored as the episodes of the envs."""
 
+from __future__ import annotations
+
 import warnings
 from typing import Any, cast
 

@@ -1,5 +1,7 @@
 """from_tensordict takes flags that are flags, and numbers of bfloat16."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import pytest

@@ -1,5 +1,7 @@
 """as_torchrl_replay: a replay in the place of a TorchRL ReplayBuffer."""
 
+from __future__ import annotations
+
 import importlib.metadata
 import itertools
 import math

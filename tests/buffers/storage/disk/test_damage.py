@@ -1,5 +1,7 @@
 """A changed folder is refused with an error that names the file and the values."""
 
+from __future__ import annotations
+
 import os
 import re
 import shutil

@@ -1,5 +1,7 @@
 """The system calls: locks, complete writes, replaced files."""
 
+from __future__ import annotations
+
 import errno
 import io
 import os

@@ -1,5 +1,7 @@
 """Headers, slots and manifests have exact bytes, and every changed byte is detected."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 
 import numpy as np

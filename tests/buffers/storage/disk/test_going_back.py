@@ -1,5 +1,7 @@
 """An exact checkpoint: the store is as it was, and goes on as one that was never stopped."""
 
+from __future__ import annotations
+
 import contextlib
 import copy
 import os

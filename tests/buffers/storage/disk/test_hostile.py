@@ -3,6 +3,8 @@
 A reader refuses each fault, and `verify` reports it, with a message that names place and value.
 """
 
+from __future__ import annotations
+
 import io
 import json
 import os

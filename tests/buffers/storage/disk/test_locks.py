@@ -1,5 +1,7 @@
 """One process writes a store at a time; the error for a second writer names the first."""
 
+from __future__ import annotations
+
 import io
 import os
 import re

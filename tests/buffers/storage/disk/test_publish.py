@@ -1,5 +1,7 @@
 """`publish` creates a complete folder or file or none, and removes only its own files."""
 
+from __future__ import annotations
+
 import errno
 import fcntl
 import io

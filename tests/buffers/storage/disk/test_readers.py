@@ -1,5 +1,7 @@
 """Readers see the state of their last refresh, bit by bit, whatever the writer does later."""
 
+from __future__ import annotations
+
 import functools
 import io
 import multiprocessing

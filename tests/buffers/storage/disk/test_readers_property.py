@@ -1,5 +1,7 @@
 """A writer that adds, evicts, is killed and reopened, and two readers, against a list."""
 
+from __future__ import annotations
+
 import io
 import shutil
 import tempfile

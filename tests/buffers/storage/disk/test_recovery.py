@@ -1,5 +1,7 @@
 """After a crash every flush that returned is stored, none is stored in part, none is wrong."""
 
+from __future__ import annotations
+
 import errno
 import os
 import shutil

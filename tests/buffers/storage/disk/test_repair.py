@@ -1,5 +1,7 @@
 """`verify` finds damage, `repair` leaves it out, and the other rows stay as they were."""
 
+from __future__ import annotations
+
 import contextlib
 import os
 import random

@@ -1,5 +1,7 @@
 """A store in a folder keeps its rows when it is reopened, and refuses misuse."""
 
+from __future__ import annotations
+
 import io
 import os
 import sys

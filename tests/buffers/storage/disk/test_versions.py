@@ -1,5 +1,7 @@
 """Stores of every released format version can be read."""
 
+from __future__ import annotations
+
 import shutil
 from pathlib import Path
 

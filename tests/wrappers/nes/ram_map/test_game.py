@@ -1,5 +1,7 @@
 """`Game.load`: its sources and the games that they give."""
 
+from __future__ import annotations
+
 import copy
 import dataclasses
 import hashlib

@@ -1,5 +1,7 @@
 """Folders of stable-retro are read as games, or refused in one sentence."""
 
+from __future__ import annotations
+
 import gc
 import importlib.util
 import itertools

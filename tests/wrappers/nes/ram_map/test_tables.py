@@ -1,5 +1,7 @@
 """Every mistake in the tables of a RAM map gives one sentence with the place and the problem."""
 
+from __future__ import annotations
+
 import math
 import re
 from typing import Any

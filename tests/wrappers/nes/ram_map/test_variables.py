@@ -1,5 +1,7 @@
 """A variable is decoded by its type, and its changes follow its wrap."""
 
+from __future__ import annotations
+
 import dataclasses
 import json
 import re
