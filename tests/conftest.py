@@ -18,12 +18,7 @@ from support.tiers import LEFT_OUT, REASONS, files_without_others, left_out, pas
 # Few examples of each property by default, so that a newcomer soon sees green.
 for name, number in (("default", 10), ("proofs", 40)):
     hypothesis.settings.register_profile(
-        name,
-        derandomize=True,
-        deadline=None,
-        max_examples=number,
-        database=None,
-        print_blob=True,
+        name, derandomize=True, deadline=None, max_examples=number, database=None, print_blob=True
     )
 hypothesis.settings.register_profile("full", deadline=None, max_examples=400, print_blob=True)
 # For bugs that are planted: to see that there is one, its shortest example is not needed.

@@ -30,8 +30,7 @@ NEEDS = {
     ),
     "stepwell.buffers.exchange.formats.tfrecord": "google_crc32c",
     **dict.fromkeys(
-        [f"{LIBRARIES}torchrl.{name}" for name in ("batches", "from_torchrl", "replay")],
-        "torchrl",
+        [f"{LIBRARIES}torchrl.{name}" for name in ("batches", "from_torchrl", "replay")], "torchrl"
     ),
     **dict.fromkeys(
         [f"{LIBRARIES}tianshou.{name}" for name in ("batches", "from_tianshou", "replay")],

@@ -35,15 +35,7 @@ if __name__ == "__main__":  # pytest has these folders from pyproject.toml
 
 import stepwell as sw
 from demo_rom import write_demo
-from stepwell.buffers import (
-    Chunk,
-    DiskStorage,
-    End,
-    Field,
-    JoinedStorage,
-    MemoryStorage,
-    Storage,
-)
+from stepwell.buffers import Chunk, DiskStorage, End, Field, JoinedStorage, MemoryStorage, Storage
 from stepwell.buffers.bridges import export_episodes, format_names, import_episodes
 from stepwell.buffers.sampling.requests import Align, Borders, Draw, Goals
 from stepwell.collectors.cli.app import every_command
@@ -194,12 +186,7 @@ def pong_rows(backend: Any) -> Lines:
 def nes_rows() -> Lines:
     skip_without(["cynes"])
     rom, game = write_demo(Path())
-    settings: dict[str, Any] = {
-        "num_workers": 0,
-        "max_frames": 60,
-        "noop_max": 9,
-        "size": (21, 21),
-    }
+    settings: dict[str, Any] = {"num_workers": 0, "max_frames": 60, "noop_max": 9, "size": (21, 21)}
     make = partial(sw.make_nes, rom, 2, game=game, **settings)
     return of_each_consumer(make, steps=24)
 

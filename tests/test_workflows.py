@@ -57,10 +57,7 @@ def test_yamllint_finds_nothing() -> None:
 @pytest.mark.proof
 @pytest.mark.parametrize(
     ("schema", "files"),
-    [
-        ("vendor.github-workflows", WORKFLOWS),
-        ("vendor.dependabot", [GITHUB / "dependabot.yml"]),
-    ],
+    [("vendor.github-workflows", WORKFLOWS), ("vendor.dependabot", [GITHUB / "dependabot.yml"])],
     ids=["workflows", "dependabot"],
 )
 def test_the_files_fit_githubs_schemas(schema: str, files: list[Path]) -> None:

@@ -19,13 +19,7 @@ import pytest
 import zstandard
 
 import stepwell as sw
-from stepwell.buffers import (
-    RowsDiffer,
-    SpecMismatch,
-    StoreCorrupt,
-    StoreTooNew,
-    Unprovable,
-)
+from stepwell.buffers import RowsDiffer, SpecMismatch, StoreCorrupt, StoreTooNew, Unprovable
 from support.archived import read_all, record, repacked
 from support.envs.scrambled import ScrambledEnv
 from support.examples import by_tier

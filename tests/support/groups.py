@@ -45,9 +45,7 @@ class Walk(gym.Env[Any, Any]):
         }[kind]
         self.action_space = spaces.Discrete(3)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         self.place = float(self.np_random.normal())
         self.length = int(self.np_random.integers(1, self.longest + 1))
@@ -66,11 +64,9 @@ class Walk(gym.Env[Any, Any]):
         numbers = np.array([self.place, self.steps, self.length], np.float32)
         picture = np.full((4, 4), int(self.place * 16) % 256, np.uint8)
         picture[0, 0] = self.steps
-        return {
-            "box": numbers,
-            "dict": {"numbers": numbers, "picture": picture},
-            "stack": picture,
-        }[self.kind]
+        return {"box": numbers, "dict": {"numbers": numbers, "picture": picture}, "stack": picture}[
+            self.kind
+        ]
 
 
 def walk(kind: str = "box", longest: int = 12) -> gym.Env[Any, Any]:
@@ -206,32 +202,19 @@ class OneProcess(NamedTuple):
 
 
 def one_process(
-    make_envs: Callable[[], Any],
-    make_policy: Callable[[], Any],
-    seed: int,
-    groups: int,
-    calls: Sequence[Asked],
+    make_envs: Callable[[], Any],  # makes the envs of a group
+    make_policy: Callable[[], Any],  # makes its policy
+    seed: int,  # the collector's seed
+    groups: int,  # number of groups
+    calls: Sequence[Asked],  # the calls, for all groups
     *,
-    weights: Mapping[int, Any] | None = None,
-    shard: tuple[int, int] | None = None,
-    capacity: int | None = None,
-    codecs: Mapping[str, Any] | None = None,
-    **options: Any,
+    weights: Mapping[int, Any] | None = None,  # weights by version
+    shard: tuple[int, int] | None = None,  # the machine's part
+    capacity: int | None = None,  # of the replays
+    codecs: Mapping[str, Any] | None = None,  # of the replays
+    **options: Any,  # more arguments of the Collectors
 ) -> OneProcess:
-    """Play all calls with plain Collectors, one group after the other.
-
-    Args:
-        make_envs: Makes the envs of a group.
-        make_policy: Makes its policy.
-        seed: The collector's seed.
-        groups: Number of groups.
-        calls: The calls, for all groups.
-        weights: Weights by version.
-        shard: The machine's part.
-        capacity: Of the replays.
-        codecs: Of the replays.
-        options: More arguments of the Collectors.
-    """
+    """Play all calls with plain Collectors, one group after the other."""
     part, count = shard or (1, 1)
     replays: list[sw.SequenceReplayBuffer] = []
     rollouts: dict[int, list[sw.Rollout]] = {}

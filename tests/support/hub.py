@@ -415,11 +415,7 @@ _ROUTES: list[tuple[str, str, Callable[..., None]]] = [
     ("POST", "/large/(?P<oid>[0-9a-f]{64})/verify", _Handler.verify),
     ("POST", f"/api/datasets/{_NAME}/commit/(?P<revision>.+)", _Handler.commit),
     ("POST", f"/api/datasets/{_NAME}/branch/(?P<branch>.+)", _Handler.branch),
-    (
-        "GET HEAD",
-        f"/datasets/{_NAME}/resolve/(?P<revision>[^/]+)/(?P<path>.+)",
-        _Handler.resolve,
-    ),
+    ("GET HEAD", f"/datasets/{_NAME}/resolve/(?P<revision>[^/]+)/(?P<path>.+)", _Handler.resolve),
     ("GET HEAD", f"/cdn/{_NAME}/(?P<revision>[^/]+)/(?P<path>.+)", _Handler.cdn),
 ]
 

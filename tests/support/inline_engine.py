@@ -87,12 +87,7 @@ class InlineReference:
 
 
 class InlineEngine:
-    """Runs the calls of actors in `wait`, one at a time, and plays time.
-
-    Args:
-        seed: Seed of all draws.
-        faults: Chances of faults.
-    """
+    """Runs the calls of actors in `wait`, one at a time, and plays time."""
 
     def __init__(self, seed: int = 0, faults: Faults | None = None) -> None:
         self.now = 0.0

@@ -57,9 +57,7 @@ class NoiseEnv(gym.Env[np.ndarray, np.int64]):
         self.action_space = spaces.Discrete(2)
         self._noise = np.frombuffer(np.random.default_rng(0).bytes(300_000), np.uint8)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict[str, Any]]:
+    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
         super().reset(seed=seed)
         begin = int(self.np_random.integers(100_000))
         return self._noise[begin : begin + 200_000], {}

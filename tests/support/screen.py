@@ -17,11 +17,7 @@ _CODE = re.compile(r"\x1b\[(\??[0-9;]*)([A-Za-z])|\x1b|[^\x1b]")
 
 
 class Screen:
-    """The few control codes that live lines need, one by one; any other one is an error.
-
-    Args:
-        columns: Width of the screen.
-    """
+    """The few control codes that live lines need, one by one; any other one is an error."""
 
     def __init__(self, columns: int) -> None:
         self.columns = columns
@@ -80,19 +76,12 @@ class Screen:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """The end of a program in a terminal.
+    """The end of a program in a terminal."""
 
-    Args:
-        code: Its exit code.
-        raw: All that it wrote to the terminal.
-        screen: The screen at the end.
-        output: All that it wrote to standard output, where that is a pipe.
-    """
-
-    code: int
-    raw: str
-    screen: Screen
-    output: str
+    code: int  # its exit code
+    raw: str  # all that it wrote to the terminal
+    screen: Screen  # the screen at the end
+    output: str  # all that it wrote to standard output, where that is a pipe
 
 
 def in_terminal(

@@ -240,9 +240,7 @@ class LongEnv(gym.Env[Pixels, np.int64]):
         found[self.t // 32 % 24] = 200
         return found
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Pixels, dict[str, Any]]:
+    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Pixels, dict[str, Any]]:
         super().reset(seed=seed)
         self.t = 0
         return self.picture(), {}

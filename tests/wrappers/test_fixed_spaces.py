@@ -50,11 +50,7 @@ def nested(inner: st.SearchStrategy[spaces.Space[Any]]) -> st.SearchStrategy[spa
         st.lists(inner, min_size=1, max_size=2).map(spaces.Tuple),
         st.lists(inner, min_size=1, max_size=2).map(spaces.OneOf),
         st.builds(lambda part: spaces.Sequence(part), inner),
-        st.builds(
-            lambda node, edge: spaces.Graph(node, edge),
-            inner,
-            st.one_of(st.none(), inner),
-        ),
+        st.builds(lambda node, edge: spaces.Graph(node, edge), inner, st.one_of(st.none(), inner)),
     )
 
 

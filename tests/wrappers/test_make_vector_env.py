@@ -119,10 +119,7 @@ def test_an_atari_id_gives_what_gymnasium_make_gives() -> None:
         ("SuperMarioBros-Nes-v0", r'make_nes\("game.nes"\)'),
         ("zzzzzz", "'zzzzzz'.*`stepwell envs`"),
         ("not an id!", "'not an id!'"),
-        (
-            "no_such_module:X-v0",
-            "no_such_module",
-        ),
+        ("no_such_module:X-v0", "no_such_module"),
     ],
 )
 def test_an_unknown_id_is_one_sentence_with_the_nearest_names(env_id: str, message: str) -> None:
@@ -169,10 +166,7 @@ def test_the_recipe_is_json_and_the_same_with_and_without_workers() -> None:
         "kwargs": {"sutton_barto_reward": True},
         "wrappers": [
             {"name": "TimeLimit", "kwargs": {"max_episode_steps": 500}},
-            {
-                "name": "FrameStackObservation",
-                "kwargs": {"stack_size": 3, "padding_type": "reset"},
-            },
+            {"name": "FrameStackObservation", "kwargs": {"stack_size": 3, "padding_type": "reset"}},
         ],
         "frame_skip": 1,
         "frame_stack": 3,

@@ -249,14 +249,11 @@ class TestRealEnvs:
 
     @pytest.mark.parametrize(
         "name",
-        [
-            "mpe2.simple_spread_v3",
-            "mpe2.simple_tag_v3",
-            "mpe2.simple_speaker_listener_v4",
-            "mpe2.simple_spread_v3?aec",
-            "pettingzoo.classic.rps_v2",
-            "pettingzoo.butterfly.knights_archers_zombies_v11?200",
-        ],
+        (
+            "mpe2.simple_spread_v3 mpe2.simple_tag_v3 mpe2.simple_speaker_listener_v4 "
+            "mpe2.simple_spread_v3?aec pettingzoo.classic.rps_v2 "
+            "pettingzoo.butterfly.knights_archers_zombies_v11?200"
+        ).split(),
     )
     @pytest.mark.filterwarnings("ignore")
     def test_rows_are_those_of_the_bare_env(self, name: str) -> None:

@@ -83,8 +83,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
 
 @pytest.mark.proof
 @pytest.mark.parametrize(
-    "codecs",
-    [{}, {"observation": "raw", "info/picture": "raw"}, {"info/picture": "patch"}],
+    "codecs", [{}, {"observation": "raw", "info/picture": "raw"}, {"info/picture": "patch"}]
 )
 @pytest.mark.parametrize("path", [None, "copy"])
 @pytest.mark.parametrize("seed", range(3))
@@ -108,13 +107,7 @@ def test_a_copy_has_every_row_bit_by_bit(
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize(
-    "rows",
-    [
-        1,
-        7,
-    ],
-)
+@pytest.mark.parametrize("rows", [1, 7])
 def test_an_episode_longer_than_a_chunk_stays_one_episode(
     rows: int, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -377,8 +377,7 @@ def test_an_action_that_is_not_an_int32_is_refused(action: object, got: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("name", "flag"),
-    [(name, flag) for name in ("done", "truncated") for flag in NO_FLAGS],
+    ("name", "flag"), [(name, flag) for name in ("done", "truncated") for flag in NO_FLAGS]
 )
 def test_what_is_no_flag_is_refused_and_changes_nothing(name: str, flag: Any) -> None:
     buffer = ReplayBuffer(50, 4)
@@ -527,9 +526,7 @@ def test_stacks_equal_concatenated_frames(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_recent_frames_are_padded_at_a_reset_and_are_copies(
-    shape: tuple[int, ...],
-) -> None:
+def test_recent_frames_are_padded_at_a_reset_and_are_copies(shape: tuple[int, ...]) -> None:
     k, frames = 3, numbers((8, *shape), "uint8")
     stacks = ChannelStacks(shape, frames.dtype, k)
     recent = RecentFrames(stacks, shape, frames.dtype)

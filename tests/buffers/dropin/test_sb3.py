@@ -363,10 +363,7 @@ def test_a_model_of_rollouts_learns_the_same() -> None:
     replay = SequenceReplayBuffer(seed=0)
     for kwargs in (
         {},
-        {
-            "rollout_buffer_class": ours.RolloutBuffer,
-            "rollout_buffer_kwargs": {"replay": replay},
-        },
+        {"rollout_buffer_class": ours.RolloutBuffer, "rollout_buffer_kwargs": {"replay": replay}},
     ):
         model: Any = A2C(
             "MlpPolicy", "CartPole-v1", seed=1, policy_kwargs={"net_arch": [8]}, **kwargs
@@ -544,11 +541,7 @@ def test_stacked_frames_are_stored_once(
     more: dict[str, Any] = {"path": tmp_path} if where == "folder" else {}
     their, _ = both(space, acts, 80, 2, **({"n_steps": 3} if n_steps > 1 else {}))
     our = ours.ReplayBuffer(
-        *(80, space, acts, "cpu", 2),
-        frame_stack=3,
-        stack_padding=padding,
-        n_steps=n_steps,
-        **more,
+        *(80, space, acts, "cpu", 2), frame_stack=3, stack_padding=padding, n_steps=n_steps, **more
     )
     for number, step in enumerate(stacked(100, padding)):
         for buffer in their, our:
@@ -680,8 +673,14 @@ def test_a_folder_in_use_is_opened_by_a_step_not_by_a_model_that_is_loaded(
     loaded.replay_buffer.close()
 
 
-@pytest.mark.parametrize("size", [7, 40, 90])
-@pytest.mark.parametrize(("seen", "acts"), [*zip(SEEN, [*ACTS, *ACTS], strict=False)])
+@pytest.mark.parametrize(
+    ("seen", "acts", "size"),
+    [
+        *zip(SEEN, [*ACTS, *ACTS], [40] * len(SEEN), strict=False),
+        *(("vector", "number", size) for size in (7, 90)),
+        *(("large", "numbers", size) for size in (7, 90)),
+    ],
+)
 def test_a_ring_begins_with_the_newest_steps_of_its_folder(
     seen: str, acts: str, size: int, tmp_path: Path
 ) -> None:

@@ -119,9 +119,7 @@ Call: TypeAlias = "Transition | list[Transition] | str"
 
 
 @given(CALLS)
-def test_stored_rows_equal_a_list_of_episodes(
-    calls: list[Call],
-) -> None:
+def test_stored_rows_equal_a_list_of_episodes(calls: list[Call]) -> None:
     replay, model, number = SequenceReplayBuffer(seed=0), list[ModelEpisode](), 0
     with mock.patch("stepwell.buffers.dropin.transition_writer._MAX_ROWS", 17):
         writer = TransitionWriter(replay, *FIELDS, num_envs=3, facts={})
@@ -220,9 +218,7 @@ def test_a_replay_with_other_fields_or_facts_is_refused() -> None:
 
 
 @pytest.mark.parametrize("is_flushed", [False, True])
-def test_a_cut_can_drop_the_transition_without_a_next_observation(
-    is_flushed: bool,
-) -> None:
+def test_a_cut_can_drop_the_transition_without_a_next_observation(is_flushed: bool) -> None:
     replay = SequenceReplayBuffer(seed=0)
     writer, model = TransitionWriter(replay, *FIELDS, facts={}), list[ModelEpisode]()
     for _ in range(2):

@@ -70,10 +70,7 @@ def test_chains_of_a_ring_in_ram(seed: int, shape: dict[str, Any]) -> None:
     segment_bytes=st.sampled_from([4096, 20_000, 1 << 20]),
 )
 def test_chains_of_a_ring_on_disk(
-    tmp_path_factory: pytest.TempPathFactory,
-    seed: int,
-    shape: dict[str, Any],
-    segment_bytes: int,
+    tmp_path_factory: pytest.TempPathFactory, seed: int, shape: dict[str, Any], segment_bytes: int
 ) -> None:
     path = tmp_path_factory.mktemp("ring") / "a"
     with pytest.MonkeyPatch.context() as patch:

@@ -214,10 +214,7 @@ def test_open_ends_without_values_are_refused() -> None:
         rollout.advantages(0.9, 0.9, bootstrap_value=lambda observation: None)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    "shape",
-    [(2, 1, 1), (2,), (1, 2)],
-)
+@pytest.mark.parametrize("shape", [(2, 1, 1), (2,), (1, 2)])
 def test_values_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
     for name, passed in (("value", {"value": np.zeros(shape)}), ("extra 'value'", {})):
         rollout = one_env(extras={"value": np.zeros(shape)})

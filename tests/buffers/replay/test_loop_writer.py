@@ -288,12 +288,7 @@ def options() -> dict[str, Any]:
     chunk_rows=st.sampled_from((1, 2, 3, 16)),
 )
 def test_rows_in_any_order_are_the_whole_episodes_and_the_lists(
-    draw: st.DataObject,
-    kind: str,
-    num_envs: int,
-    is_marked: bool,
-    on_disk: bool,
-    chunk_rows: int,
+    draw: st.DataObject, kind: str, num_envs: int, is_marked: bool, on_disk: bool, chunk_rows: int
 ) -> None:
     spec = spec_of(kind, is_marked=is_marked)
     with (

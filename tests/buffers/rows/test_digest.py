@@ -17,9 +17,7 @@ TERMINATED, TRUNCATED, PENDING, NONE = End.TERMINATED, End.TRUNCATED, End.PENDIN
 Episodes = list[tuple[int, int, End]]
 EPISODES = st.lists(
     st.tuples(
-        st.integers(0, 2),
-        st.integers(2, 8),
-        st.sampled_from([TERMINATED, TRUNCATED, End(3), NONE]),
+        st.integers(0, 2), st.integers(2, 8), st.sampled_from([TERMINATED, TRUNCATED, End(3), NONE])
     ),
     min_size=1,
     max_size=6,

@@ -239,10 +239,7 @@ def row_of(n: int) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (
-            {"reward": np.zeros(2, np.float32)},
-            r"'reward': .*\bfloat64 \(2,\).*\bfloat32 \(2,\)",
-        ),
+        ({"reward": np.zeros(2, np.float32)}, r"'reward': .*\bfloat64 \(2,\).*\bfloat32 \(2,\)"),
         ({"reward": np.zeros(3)}, r"'reward': .*\bfloat64 \(2,\).*\bfloat64 \(3,\)"),
         (
             {"observation": np.zeros((2, 1), np.int64)},
@@ -531,158 +528,6 @@ def test_stacks_that_the_caller_writes_over_are_all_compared() -> None:
 MARKED = SPEC.with_more([OBSERVED])
 
 
-@dataclass(eq=False)
-class Played:
-    """One episode of `add`: observations (None if unknown), and the actions that led there."""
-
-    stream: int
-    observations: list[int | None]
-    actions: list[int] = field(default_factory=list)
-    rewards: list[float] = field(default_factory=list)
-    end: End = End.NONE
-
-
-class Loop:
-    """Adds numbered transitions and keeps them in lists."""
-
-    def __init__(self, num_envs: int, chunk_rows: int) -> None:
-        self.buffer = EpisodeBuffer(MARKED, num_envs, chunk_rows=chunk_rows)
-        self.number = 0
-        self.open: dict[int, Played] = {}
-        self.played: list[Played] = []
-        self.chunks: list[Chunk] = []
-
-    def add(self, envs: list[int], known: bool, ends: list[End], *, as_int: bool = False) -> None:
-        """One transition of each env; its observation is the one before, or a new one."""
-        before, after = [], []
-        for env, end in zip(envs, ends, strict=True):
-            run = self.open.get(env)
-            if run is None:
-                self.number += 1
-                run = self.open[env] = Played(env, [self.number])
-                self.played.append(run)
-            if run.observations[-1] is None:
-                self.number += 1
-                run.observations[-1] = self.number
-            before.append(run.observations[-1])
-            self.number += 1
-            after.append(self.number)
-            run.observations.append(self.number if known else None)
-            run.actions.append(self.number % 100)
-            run.rewards.append(self.number * 0.5)
-            run.end = end
-            if end:
-                del self.open[env]
-        if as_int:
-            for place, env in enumerate(envs):
-                self._add(before, after, known, ends, place, env)
-        else:
-            self._add(before, after, known, ends, slice(None), np.array(envs))
-
-    def _add(
-        self,
-        before: list[Any],
-        after: list[int],
-        known: bool,
-        ends: list[End],
-        some: Any,
-        env_ids: Any,
-    ) -> None:
-        old, new = np.array(before, np.int64)[some], np.array(after, np.int64)[some]
-        flags = np.array([int(end) for end in ends])[some]
-        self.buffer.add(
-            np.stack([old, old], -1),
-            new % 100,
-            new * 0.5,
-            np.stack([new, new], -1) if known else None,
-            flags & 1 > 0,
-            flags & 2 > 0,
-            env_ids=env_ids,
-            extras={"value": (new % 100).astype(np.float32)},
-            info={"lives": old + 1, "ignored": "x"},
-            next_info={"lives": new + 1} if known else None,
-        )
-
-    def take(self, *, everything: bool, newest: bool) -> None:
-        for chunk in self.buffer.take(everything=everything, newest=newest):
-            rows = {name: rows.copy() for name, rows in chunk.fields.items()}
-            place = chunk.episode, chunk.stream, chunk.first_row, chunk.end
-            self.chunks.append(Chunk(*place, rows, chunk.metadata))
-
-    def joined(self) -> list[Played]:
-        """The episodes of the chunks."""
-        found: dict[int, Played] = {}
-        for chunk in self.chunks:
-            run = found.setdefault(chunk.episode, Played(chunk.stream, []))
-            if run.end & End.PENDING:
-                for values in (run.observations, run.actions, run.rewards):
-                    del values[-1:]
-            assert (len(run.observations), run.stream) == (chunk.first_row, chunk.stream)
-            rows = {name: values.tolist() for name, values in chunk.fields.items()}
-            assert rows["extra/value"] == rows["action"]
-            given = zip(rows["observation"], rows["info/lives"], rows["info/observed"], strict=True)
-            for (first, second), lives, is_observed in given:
-                assert first == second == lives - 1
-                if not is_observed:
-                    assert first == run.observations[-1]  # repeats the previous one
-                run.observations.append(first if is_observed else None)
-            run.actions += rows["action"]
-            run.rewards += rows["reward"]
-            run.end = chunk.end
-        return [found[episode] for episode in sorted(found)]
-
-
-@given(st.data(), st.integers(1, 3), st.integers(1, 6))
-@settings(max_examples=examples(80))
-def test_the_chunks_have_exactly_the_added_transitions(
-    data: st.DataObject, num_envs: int, chunk_rows: int
-) -> None:
-    """For known and unknown results, one or several envs, any takes, ends and cuts."""
-    loop = Loop(num_envs, chunk_rows)
-    for _ in range(data.draw(st.integers(1, 30))):
-        envs = data.draw(
-            st.lists(st.integers(0, num_envs - 1), min_size=1, max_size=num_envs, unique=True)
-        )
-        ends = [data.draw(ENDS) for _ in envs]
-        loop.add(envs, data.draw(st.booleans()), ends, as_int=data.draw(st.booleans()))
-        if loop.buffer.is_due or data.draw(st.booleans()):
-            loop.take(everything=data.draw(st.booleans()), newest=data.draw(st.booleans()))
-            if loop.buffer.is_due:
-                loop.take(everything=True, newest=False)
-        if data.draw(st.sampled_from([False] * 9 + [True])):
-            loop.buffer.cut(newest=True)
-            loop.open.clear()
-    loop.take(everything=True, newest=True)
-    assert [
-        (run.stream, run.observations, run.actions[:-1], run.rewards[1:], run.end & ~End.PENDING)
-        for run in loop.joined()
-    ] == [(run.stream, run.observations, run.actions, run.rewards, run.end) for run in loop.played]
-
-
-def test_a_transition_with_an_unknown_result_is_taken_later() -> None:
-    loop = Loop(1, 8)
-    loop.add([0], known=False, ends=[End.NONE])
-    loop.take(everything=True, newest=False)
-    assert [(chunk.rows, chunk.end) for chunk in loop.chunks] == [(1, End.NONE)]
-    loop.take(everything=True, newest=True)
-    assert [(c.first_row, c.rows, c.end) for c in loop.chunks[1:]] == [(1, 1, End.PENDING)]
-    loop.add([0], known=True, ends=[End.TERMINATED])
-    loop.take(everything=True, newest=False)
-    assert [(c.first_row, c.rows, c.end) for c in loop.chunks[2:]] == [(1, 2, End.TERMINATED)]
-
-
-def test_a_cut_drops_a_transition_with_an_unknown_result_without_newest() -> None:
-    for newest, rows in ((False, 2), (True, 3)):
-        loop = Loop(1, 8)
-        loop.add([0], known=False, ends=[End.NONE])
-        loop.add([0], known=False, ends=[End.NONE])
-        loop.buffer.cut(newest=newest)
-        loop.open.clear()
-        loop.add([0], known=True, ends=[End.TERMINATED])
-        loop.take(everything=True, newest=False)
-        assert [(chunk.episode, chunk.rows) for chunk in loop.chunks] == [(0, rows), (1, 2)]
-
-
 def transition(n: int, start: int) -> dict[str, Any]:
     numbers = np.arange(start, start + n, dtype=np.int64)
     return {
@@ -696,6 +541,35 @@ def transition(n: int, start: int) -> dict[str, Any]:
         "info": {"lives": numbers},
         "next_info": {"lives": numbers},
     }
+
+
+def add_one(buffer: EpisodeBuffer, number: int, *, known: bool, ended: bool = False) -> None:
+    """The next transition of one env, whose result may come later."""
+    given = transition(1, 10 * number) | {"terminated": np.array([ended])}
+    buffer.add(**given | ({} if known else {"next_observation": None, "next_info": None}))
+
+
+def test_a_transition_with_an_unknown_result_is_taken_later() -> None:
+    buffer = EpisodeBuffer(MARKED, 1, chunk_rows=8)
+    add_one(buffer, 0, known=False)
+    (chunk,) = buffer.take(everything=True, newest=False)
+    assert (chunk.rows, chunk.end) == (1, End.NONE)
+    (chunk,) = buffer.take(everything=True, newest=True)
+    assert (chunk.first_row, chunk.rows, chunk.end) == (1, 1, End.PENDING)
+    add_one(buffer, 1, known=True, ended=True)
+    (chunk,) = buffer.take(everything=True, newest=False)
+    assert (chunk.first_row, chunk.rows, chunk.end) == (1, 2, End.TERMINATED)
+
+
+def test_a_cut_drops_a_transition_with_an_unknown_result_without_newest() -> None:
+    for newest, rows in ((False, 2), (True, 3)):
+        buffer = EpisodeBuffer(MARKED, 1, chunk_rows=8)
+        for number in range(2):
+            add_one(buffer, number, known=False)
+        buffer.cut(newest=newest)
+        add_one(buffer, 5, known=True, ended=True)
+        chunks = buffer.take(everything=True, newest=False)
+        assert [(chunk.episode, chunk.rows) for chunk in chunks] == [(0, rows), (1, 2)]
 
 
 def test_an_observation_that_differs_from_the_last_one_begins_an_episode() -> None:

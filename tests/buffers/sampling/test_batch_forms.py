@@ -177,13 +177,7 @@ def test_time_major_arrays_are_transposed(played: Played, request_: Any) -> None
 
 
 @pytest.mark.parametrize("request_", [*REQUESTS, Episodes(4)], ids=str)
-@pytest.mark.parametrize(
-    "draw",
-    [
-        "steps",
-        "episodes",
-    ],
-)
+@pytest.mark.parametrize("draw", ["steps", "episodes"])
 def test_a_seed_determines_the_batches(request_: Any, draw: Any) -> None:
     """Trap 19: equal seeds agree, others differ, and global state has no influence."""
     if not isinstance(request_, Episodes):

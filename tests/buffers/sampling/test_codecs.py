@@ -109,9 +109,7 @@ def test_batches_do_not_depend_on_the_codec(
                 assert batch.next_observation.tobytes() == expected.next_observation.tobytes()
 
 
-def test_episodes_do_not_depend_on_the_codec(
-    replays: dict[Codec, SequenceReplayBuffer],
-) -> None:
+def test_episodes_do_not_depend_on_the_codec(replays: dict[Codec, SequenceReplayBuffer]) -> None:
     digests = {replay.digest() for replay in replays.values()}
     assert len(digests) == 1
     read = [list(replay.iter_episodes()) for replay in replays.values()]

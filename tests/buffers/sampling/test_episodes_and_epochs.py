@@ -209,9 +209,7 @@ def test_the_seed_determines_the_order(seeds: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("batch_size", [1, 7, 99])
-def test_drop_last_drops_an_incomplete_batch(
-    batch_size: int,
-) -> None:
+def test_drop_last_drops_an_incomplete_batch(batch_size: int) -> None:
     with a_replay(Kind()) as played:
         played.add(Step(0, 100))
         request = Sequences(batch_size, 3)

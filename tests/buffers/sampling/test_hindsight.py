@@ -31,25 +31,14 @@ from support.models.hindsight_model import (
     goal_spec,
     relabelled,
 )
-from support.models.replay_histories import (
-    HISTORIES,
-    KINDS,
-    Kind,
-    moments,
-    whole_episodes,
-)
+from support.models.replay_histories import HISTORIES, KINDS, Kind, moments, whole_episodes
 from support.models.replay_model import transitions
 from support.rows.replay_rows import Played, Row, Step, numbered_spec
 
 STRATEGIES: list[Goals] = ["future", "final", "episode"]
 REQUESTS = st.builds(
     lambda count, n_step, gamma, draw, stack, strategy, number: Transitions(
-        count,
-        n_step,
-        gamma,
-        draw,
-        stack,
-        relabel=Hindsight(compute_reward, strategy, number),
+        count, n_step, gamma, draw, stack, relabel=Hindsight(compute_reward, strategy, number)
     ),
     st.integers(1, 60),
     st.sampled_from([1, 1, 2, 3, 5, 40]),
@@ -459,10 +448,7 @@ def test_goals_are_those_of_stable_baselines3_with_the_same_frequencies() -> Non
             )
             relabel = Hindsight(compute_reward, strategy)
             ours = draw_of(Transitions(10_000, relabel=relabel), played)
-            pairs = [
-                (place, goal),
-                (places_of(ours)[:, 1:], goals_of(ours).astype(int)),
-            ]
+            pairs = [(place, goal), (places_of(ours)[:, 1:], goals_of(ours).astype(int))]
         shares: dict[Hashable, float] = {}
         for episode, steps in enumerate(lengths):
             for step in range(steps):

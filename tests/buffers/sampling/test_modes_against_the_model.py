@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 from stepwell.buffers import NotEnoughData
 from stepwell.buffers.sampling.requests import Align, Borders, Draw, Sequences
-from support.models.replay_histories import HISTORIES, KINDS, Kind, a_replay, moments
+from support.models.replay_histories import (
+    HISTORIES,
+    KINDS,
+    Kind,
+    a_replay,
+    moments,
+    whole_episodes,
+)
 from support.models.replay_model import Contents, assert_sequences, by_id, drawn, sequences
 from support.rows.replay_rows import Played, Step
 
@@ -102,3 +109,31 @@ def test_no_request_hangs_or_repeats_rows(stored: int) -> None:
         assert math.isclose(rows, min(stored, 60), abs_tol=6)
         with pytest.raises(NotEnoughData):
             played.replay.sample_sequences(1, rows + 1)
+
+
+def test_sequences_longer_than_all_episodes_need_padding_or_crossing() -> None:
+    """I1 with E 10 and L 20: no window was valid, without any error."""
+    with a_replay(Kind()) as played:
+        whole_episodes(played, [10] * 5)
+        with pytest.raises(NotEnoughData, match=r"\b20 rows\b.*\b10\b"):
+            played.replay.sample_sequences(1, 20)
+        for borders in ("cross", "pad_after", "pad_before"):
+            played.replay.sample_sequences(100, 20, borders=borders)
+
+
+@pytest.mark.parametrize("draw", NEVER)
+def test_crossing_sequences_refuse_draw_modes_of_episodes(draw: Any) -> None:
+    with a_replay(Kind()) as played:
+        whole_episodes(played, [10] * 5)
+        with pytest.raises(ValueError, match=rf"draw=['\"]{draw}['\"]: .*cross"):
+            played.replay.sample_sequences(1, 3, borders="cross", draw=draw)
+
+
+def test_the_pair_of_a_final_row_and_a_reset_is_no_transition() -> None:
+    """Trap 3 in a batch: no transition goes from a final row to a reset."""
+    with a_replay(Kind()) as played:
+        whole_episodes(played, [3, 2, 4, 2, 2, 5])
+        batch = played.replay.sample_sequences(400, 7, borders="cross", align="transition")
+        crossing = batch.observation["place"][..., 1] != batch.next_observation["place"][..., 1]
+        assert (batch.mask == ~crossing).all()
+        assert (batch.lengths == batch.mask.sum(axis=1)).all()

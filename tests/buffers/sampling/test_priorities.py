@@ -445,9 +445,7 @@ def test_rounding_never_finds_a_leaf_of_mass_0(capacity: int) -> None:
 
 
 @pytest.mark.parametrize("capacity", CAPACITIES)
-def test_a_mass_at_or_above_the_total_finds_the_last_leaf_with_mass(
-    capacity: int,
-) -> None:
+def test_a_mass_at_or_above_the_total_finds_the_last_leaf_with_mass(capacity: int) -> None:
     tree = SumTree(capacity)
     last = tree.capacity - 1
     for leaf in (9, last):

@@ -109,12 +109,7 @@ KINDS_OF_ITEM: list[Sequences | Transitions] = [
 
 
 @pytest.mark.proof
-@given(
-    KINDS,
-    HISTORIES,
-    st.sampled_from(KINDS_OF_ITEM),
-    st.randoms(use_true_random=False),
-)
+@given(KINDS, HISTORIES, st.sampled_from(KINDS_OF_ITEM), st.randoms(use_true_random=False))
 def test_priorities_agree_with_a_dictionary(
     kind: Kind, history: list[Step], request: Sequences | Transitions, random: Any
 ) -> None:

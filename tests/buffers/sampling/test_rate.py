@@ -219,8 +219,7 @@ def test_a_timeout_names_the_missing_steps_or_samples() -> None:
         limiter.wait_to_sample(2, timeout=0.01)
     limiter.wait_to_insert(42)
     with pytest.raises(
-        TimeoutError,
-        match=r"\b0\.01 s\b.*\b6 steps\b.*\b2 samples\b.*\b0\b.*\b42 steps\b",
+        TimeoutError, match=r"\b0\.01 s\b.*\b6 steps\b.*\b2 samples\b.*\b0\b.*\b42 steps\b"
     ):
         limiter.wait_to_insert(6, timeout=0.01)
     for _ in range(4):

@@ -88,9 +88,7 @@ def test_batches_equal_those_of_the_replay_as_tensors(
             np.testing.assert_array_equal(tensor.numpy(), getattr(same, name))
 
 
-def test_each_worker_of_each_shard_has_its_own_generator(
-    on_disk: SequenceReplayBuffer,
-) -> None:
+def test_each_worker_of_each_shard_has_its_own_generator(on_disk: SequenceReplayBuffer) -> None:
     for rank in (0, 1):
         dataset = on_disk.torch_dataset(Sequences(4, 3), seed=7, shard=(rank, 2))
         loader = DataLoader(dataset, batch_size=None, num_workers=2)

@@ -12,13 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepwell.buffers import (
-    DiskStorage,
-    End,
-    SequenceReplayBuffer,
-    StoreCorrupt,
-    StoreNotFound,
-)
+from stepwell.buffers import DiskStorage, End, SequenceReplayBuffer, StoreCorrupt, StoreNotFound
 from stepwell.buffers.storage.checkpoint import pack, unpack
 from stepwell.buffers.testing import SPEC, Recording
 from support.crash.disk_faults import NoSyncFiles

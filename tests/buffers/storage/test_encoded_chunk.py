@@ -302,9 +302,7 @@ def _unchecked(chunk: EncodedChunk, **changes: Any) -> EncodedChunk:
     return replace(chunk, **changes)
 
 
-def test_a_chunk_larger_than_the_capacity_in_bytes_is_refused(
-    stack: contextlib.ExitStack,
-) -> None:
+def test_a_chunk_larger_than_the_capacity_in_bytes_is_refused(stack: contextlib.ExitStack) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (20_000, 12, 8), np.uint8)
     big = replace(chunk_of(0, 0, 20_000), fields={**rows_of(0, 0, 20_000), "observation": noise})
     source = MemoryStorage(SPEC)

@@ -93,8 +93,7 @@ def test_a_sample_is_checked(stepwell: CommandLine, entry: Dataset) -> None:
         assert (said.code, said.err) == (0, "")
         assert has_parts(said.out, "pole/random|equal|2 episodes")
     write_entry(
-        Path("ours/index.toml"),
-        replace(entry, versions={**entry.versions, "gymnasium": "0.1"}),
+        Path("ours/index.toml"), replace(entry, versions={**entry.versions, "gymnasium": "0.1"})
     )
     said = stepwell("datasets check --index ours/index.toml --lanes 1 --sample 1 --json")
     [found] = json.loads(said.out)["checked"]

@@ -25,10 +25,7 @@ def store(stepwell: CommandLine) -> Path:
 
 def rewrite(store: Path, change: Any, out: str, sessions: Any = lambda facts: facts) -> None:
     """Write the store anew, with a change of its chunks; None leaves an episode out."""
-    with (
-        SequenceReplayBuffer.open(store, read_only=True) as old,
-        SequenceReplayBuffer(out) as new,
-    ):
+    with SequenceReplayBuffer.open(store, read_only=True) as old, SequenceReplayBuffer(out) as new:
         new.bind(old.spec, sessions(old.sessions[0]))
         for _, chunk in whole_episodes(old):
             changed = change(chunk)

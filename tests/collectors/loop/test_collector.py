@@ -48,10 +48,7 @@ def replay() -> sw.SequenceReplayBuffer:
     ("goal", "message"),
     [
         ({}, "^collect: .*got steps=None, episodes=None and seeds=None$"),
-        (
-            {"steps": 1, "episodes": 1},
-            "^collect: .*got steps=1, episodes=1 and seeds=None$",
-        ),
+        ({"steps": 1, "episodes": 1}, "^collect: .*got steps=1, episodes=1 and seeds=None$"),
         (
             {"steps": 1, "episodes": 2, "seeds": [1]},
             r"^collect: .*got steps=1, episodes=2 and seeds=\[1\]$",
@@ -68,27 +65,6 @@ def test_invalid_goals_are_refused(
         with pytest.raises(ValueError, match=message):
             collector.collect(**goal)
         assert not replay.is_bound
-
-
-def test_at_most_one_vector_step_more_is_taken_than_asked_for() -> None:
-    with collector_of(counters(5, 5, 5)) as collector:
-        assert [collector.collect(steps=n).steps for n in (1, 3, 4)] == [3, 3, 6]
-
-
-def test_episodes_under_way_are_cut_by_a_reset_that_leaves_their_envs_out(
-    replay: sw.SequenceReplayBuffer,
-) -> None:
-    """Env 1's episode once got an action from the reset that followed, which it never saw."""
-    envs = SyncVectorEnv([lambda: CounterEnv(4), lambda: CounterEnv(9)])
-
-    def policy(observation: np.ndarray, is_first: np.ndarray) -> np.ndarray:
-        return np.full(len(is_first), 3)
-
-    with sw.Collector(envs, policy, replay, seed=0) as collector:
-        collector.collect(steps=6)
-        collector.collect(episodes=1)
-    stored = [(e.stream, np.asarray(e.action).tolist()) for e in replay.iter_episodes()]
-    assert stored == [(0, [3, 3, 3, 0]), (1, [3, 3, 3, 0]), (0, [3, 3, 3, 3, 0])]
 
 
 def test_without_a_replay_steps_are_counted_only() -> None:
@@ -260,10 +236,7 @@ def test_a_progress_call_that_raises_is_an_error_like_others(
     replay: sw.SequenceReplayBuffer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stepwell.collectors.loop.collector._PROGRESS_SECONDS", 0.0)
-    with (
-        pytest.raises(ZeroDivisionError) as caught,
-        collector_of(replay=replay) as collector,
-    ):
+    with pytest.raises(ZeroDivisionError) as caught, collector_of(replay=replay) as collector:
         collector.collect(steps=100, progress=lambda report: 1 / 0)  # type: ignore[arg-type]
     assert caught.value.__notes__ == ["kept: 2 steps, 0 ended episodes, in RAM"]
 
@@ -719,9 +692,7 @@ def test_observations_outside_of_their_space_are_told_once_an_env_and_counted(
 
 
 @pytest.mark.parametrize("kind", OUT_OF_SPACE)
-def test_a_rollout_without_a_replay_tells_of_observations_outside_of_their_space(
-    kind: str,
-) -> None:
+def test_a_rollout_without_a_replay_tells_of_observations_outside_of_their_space(kind: str) -> None:
     with collector_of(SyncVectorEnv([partial(out_of_space, kind)] * 2)) as collector:
         with pytest.warns(UserWarning, match=r"env \d") as told:
             collector.rollout(steps=5)

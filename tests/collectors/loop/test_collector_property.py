@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -52,11 +51,7 @@ Call = tuple[str, Any]
 
 def model_of(plans: Sequence[Plan], rule: Rule, mode: AutoresetMode, **more: Any) -> RolloutModel:
     return RolloutModel(
-        [make() for make in makers(plans)],
-        rule,
-        mode=mode,
-        seed_of=Seeds(5, 0).env_seed,
-        **more,
+        [make() for make in makers(plans)], rule, mode=mode, seed_of=Seeds(5, 0).env_seed, **more
     )
 
 
@@ -222,13 +217,3 @@ def test_the_comparison_of_what_is_stored_finds_one_wrong_number() -> None:
     model.episodes[0].actions[1] += 1
     with pytest.raises(AssertionError, match="action of stream 0, episode 0, row 1"):
         assert_stored(replay, model.episodes)
-
-
-def test_numbers_of_a_report_are_those_of_the_call_alone() -> None:
-    envs = SyncVectorEnv([partial(TraceEnv, [(4, "terminated")], 0)])
-    with sw.Collector(envs, policy_of(TraceRule()), sw.SequenceReplayBuffer(), seed=0) as collector:
-        first, second = collector.collect(steps=6), collector.collect(steps=2)
-    assert (first.steps, first.lengths) == (6, (4,))
-    assert (second.steps, second.lengths) == (2, (4,))
-    assert second.total_steps == 8
-    assert np.isclose(first.frames, first.steps)

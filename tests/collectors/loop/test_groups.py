@@ -68,12 +68,7 @@ def model_of(plans: list[list[Any]], rule: Rule, mode: AutoresetMode, **more: An
 # The same data
 
 
-@given(
-    GROUPS,
-    MODES,
-    RULES,
-    st.lists(st.integers(1, 14), min_size=1, max_size=4),
-)
+@given(GROUPS, MODES, RULES, st.lists(st.integers(1, 14), min_size=1, max_size=4))
 @settings(max_examples=examples(80))
 def test_rollouts_equal_the_rows_of_single_envs(
     plans: list[list[Any]], mode: AutoresetMode, rule: Rule, lengths: list[int]

@@ -68,8 +68,7 @@ class Loop:
     def both(self, method: str, *arguments: Any, **options: Any) -> Any:
         results = [
             getattr(env, method)(
-                *(np.copy(each) for each in arguments),
-                **{k: _again(v) for k, v in options.items()},
+                *(np.copy(each) for each in arguments), **{k: _again(v) for k, v in options.items()}
             )
             for env in (self.bare, self.env)
         ]
@@ -143,10 +142,7 @@ def test_stored_rows_equal_those_of_single_envs(
 
 
 @given(
-    st.lists(st.integers(0, 2), min_size=1, max_size=60),
-    CHUNK_ROWS,
-    FLUSH_SECONDS,
-    st.booleans(),
+    st.lists(st.integers(0, 2), min_size=1, max_size=60), CHUNK_ROWS, FLUSH_SECONDS, st.booleans()
 )
 @settings(max_examples=examples(100))
 def test_several_envs_are_recorded_into_one_replay(

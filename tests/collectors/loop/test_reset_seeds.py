@@ -41,9 +41,7 @@ class DrawEnv(gym.Env[Any, np.int64]):
         self.observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
         self.action_space = spaces.Discrete(4)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         self.state = self.np_random.random(2)
         return self.state.copy(), {"level": int(self.np_random.integers(9))}
@@ -59,9 +57,7 @@ class OwnSeedsEnv(DrawEnv):
 
     count = 0
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         self.count += 1
         own = 1000 * self.count if seed is None else seed
         observation, info = super().reset(seed=own)
@@ -403,9 +399,7 @@ class LivesEnv(gym.Env[Any, Any]):
     def _row(self) -> Any:
         return np.array([self.game, self.t, self.draw])
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         self.game, self.t, self.draw = self.game + 1, 0, self.np_random.random()
         return self._row(), {"lives": 3}

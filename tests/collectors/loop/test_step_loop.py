@@ -97,20 +97,10 @@ def rows_of(episodes: list[ModelEpisode], numbers: dict[int, int]) -> list[tuple
     return found
 
 
-@given(
-    PLANS,
-    MODES,
-    CALLS,
-    st.booleans(),
-    st.sampled_from([3, 1, 50_000]),
-)
+@given(PLANS, MODES, CALLS, st.booleans(), st.sampled_from([3, 1, 50_000]))
 @settings(max_examples=examples(80))
 def test_callbacks_see_what_single_envs_give(
-    plans: list[Any],
-    mode: AutoresetMode,
-    calls: list[Any],
-    with_replay: bool,
-    reseed_steps: int,
+    plans: list[Any], mode: AutoresetMode, calls: list[Any], with_replay: bool, reseed_steps: int
 ) -> None:
     """Every row of every env once, and every episode that counts, numbered by their starts."""
     make = makers(plans)
@@ -241,20 +231,13 @@ def test_callbacks_change_nothing(mode: AutoresetMode, which: str) -> None:
     digests, rollouts = [], []
     for looks in (False, True):
         replay, watch = sw.SequenceReplayBuffer(), Watch()
-        callbacks: dict[str, Any] = {
-            "on_step": watch.on_step,
-            "on_episode": watch.on_episode,
-        }
+        callbacks: dict[str, Any] = {"on_step": watch.on_step, "on_episode": watch.on_episode}
         chosen = {k: v for k, v in callbacks.items() if looks and which in (k, "both")}
         make: list[Any] = [
             partial(TraceEnv, [(3, "truncated"), (1, "both")], tag) for tag in (0, 1)
         ]
         with sw.Collector(
-            SyncVectorEnv(make, autoreset_mode=mode),
-            sw.RandomPolicy(),
-            replay,
-            seed=0,
-            **chosen,
+            SyncVectorEnv(make, autoreset_mode=mode), sw.RandomPolicy(), replay, seed=0, **chosen
         ) as collector:
             rollouts.append(collector.rollout(11))
             collector.collect(steps=9)

@@ -442,9 +442,7 @@ def test_groups_count_their_own() -> None:
     assert replay.steps == report.steps >= 600
 
 
-def test_stacks_in_a_worker_begin_with_the_new_game(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_stacks_in_a_worker_begin_with_the_new_game(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = FusedAtari.step
 
     def step(env: Any, action: Any) -> Any:

@@ -127,10 +127,7 @@ REFUSED: dict[str, tuple[Make, str]] = {
     "a text": (partial(Given, spaces.Discrete(5), "3"), r"observation.*int64.*'3'"),
     "too large": (partial(Given, spaces.Discrete(5), 2**70), r"observation.*int64.*11805916"),
     "masked": (partial(Given, BOX, MASKED), "observation.*masked"),
-    "another shape": (
-        partial(Given, BOX, np.zeros(1, np.float32)),
-        r"observation.*\(2,\).*\(1,\)",
-    ),
+    "another shape": (partial(Given, BOX, np.zeros(1, np.float32)), r"observation.*\(2,\).*\(1,\)"),
     "in a Dict": (
         partial(Given, PARTS, {"image": np.array([0, 300]), "pose": POSE}),
         r"observation\['image'\].*uint8.*300",
@@ -140,10 +137,7 @@ REFUSED: dict[str, tuple[Make, str]] = {
         partial(Given, PARTS, {"image": IMAGE, "pose": POSE, "depth": POSE}),
         "observation.*'depth'",
     ),
-    "a short tuple": (
-        partial(Given, spaces.Tuple((BOX, BOX)), (POSE,)),
-        "observation.*tuple of 2",
-    ),
+    "a short tuple": (partial(Given, spaces.Tuple((BOX, BOX)), (POSE,)), "observation.*tuple of 2"),
     "no reward": (partial(Given, reward=None), "reward.*None"),
     "a reward of text": (partial(Given, reward="1.5"), "reward.*'1.5'"),
     "two rewards": (

@@ -400,10 +400,7 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
         lambda: actions_of(GaussianNoise(Constant(), 1), 1),
         r"^GaussianNoise .*begin\(action_space, rng\)",
     ),
-    (
-        lambda: begun(GaussianNoise(Constant(), np.ones(3)), STICK),
-        r"scale .*\(2,\), got .*\(3,\)",
-    ),
+    (lambda: begun(GaussianNoise(Constant(), np.ones(3)), STICK), r"scale .*\(2,\), got .*\(3,\)"),
     (
         lambda: actions_of(begun(GaussianNoise(Constant(), 1), STICK), 4),
         r"action .*\(4,\).*int64, expected \(4, 2\) and float32",

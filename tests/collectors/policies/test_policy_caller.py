@@ -61,11 +61,7 @@ def test_actions_are_taken_in_the_dtype_of_the_space(space: Any, result: Any, fi
 @pytest.mark.parametrize(
     ("space", "result", "message"),
     [
-        (
-            spaces.Discrete(3),
-            numbers(0, 1),
-            r"action .*\(2,\).*int64.*expected \(3,\) and int64",
-        ),
+        (spaces.Discrete(3), numbers(0, 1), r"action .*\(2,\).*int64.*expected \(3,\) and int64"),
         (
             spaces.Discrete(3),
             numbers(0, 1, 2, dtype=np.float64),
@@ -81,16 +77,8 @@ def test_actions_are_taken_in_the_dtype_of_the_space(space: Any, result: Any, fi
             np.zeros((3, 2)),
             r"action .*\(3, 2\).*float64.*expected \(3, 2\) and float32.*Box\(-1\.0, 1\.0",
         ),
-        (
-            spaces.Discrete(3),
-            None,
-            r"action .*\(\).*object.*expected \(3,\) and int64",
-        ),
-        (
-            spaces.Discrete(3),
-            (numbers(0, 1, 2), [1]),
-            r"action .*extras",
-        ),
+        (spaces.Discrete(3), None, r"action .*\(\).*object.*expected \(3,\) and int64"),
+        (spaces.Discrete(3), (numbers(0, 1, 2), [1]), r"action .*extras"),
         (
             spaces.Discrete(3),
             (numbers(0, 1, 2), np.zeros(3), {}),
@@ -101,11 +89,7 @@ def test_actions_are_taken_in_the_dtype_of_the_space(space: Any, result: Any, fi
             (numbers(0, 1, 2), {"value": 0.0}),
             r"extra 'value' .*\(\).*\(3, \.\.\.\)",
         ),
-        (
-            spaces.Discrete(3),
-            numbers(0, 3, 1),
-            r"action 3 .*\[1\].*Discrete\(3\)",
-        ),
+        (spaces.Discrete(3), numbers(0, 3, 1), r"action 3 .*\[1\].*Discrete\(3\)"),
         (
             spaces.Discrete(3, start=1),
             numbers(1, 0, 3),
@@ -131,11 +115,7 @@ def test_actions_are_taken_in_the_dtype_of_the_space(space: Any, result: Any, fi
             (numbers(0, 1, 2), numbers((0, 0), (np.nan, 0), (0, 0), dtype=np.float32)),
             r"action/1 nan .*\[1, 0\].*Box\(",
         ),
-        (
-            PAIR,
-            (numbers(0, 1, 2),),
-            r"actions: expected .*tuple of 2.*got .*tuple of 1",
-        ),
+        (PAIR, (numbers(0, 1, 2),), r"actions: expected .*tuple of 2.*got .*tuple of 1"),
         (
             PAIR,
             (numbers(0, 1, 3), np.zeros((3, 2), np.float32)),
@@ -170,10 +150,7 @@ def test_extras_are_distinguished_from_parts_of_the_action(space: Any) -> None:
 @pytest.mark.parametrize(
     ("extras", "message"),
     [
-        (
-            {},
-            r"extras \[\].*expected \['logits', 'value'\]",
-        ),
+        ({}, r"extras \[\].*expected \['logits', 'value'\]"),
         (
             {"value": np.zeros(2), "logits": np.zeros((3, 4), np.float32)},
             r"'value' .*\(2,\).*float64.*expected .*\(3, \.\.\.\)",

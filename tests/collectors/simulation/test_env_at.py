@@ -287,8 +287,7 @@ def test_an_episode_that_ends_before_its_stored_end_is_refused() -> None:
 def without(replay: SequenceReplayBuffer, count: int) -> SequenceReplayBuffer:
     """The replay without the first episodes of each env."""
     return rewritten(
-        replay,
-        lambda chunk: chunk if int(str(chunk.metadata["stream_episode"])) >= count else None,
+        replay, lambda chunk: chunk if int(str(chunk.metadata["stream_episode"])) >= count else None
     )
 
 

@@ -164,12 +164,7 @@ def test_frames_of_the_episode_before_cannot_be_made_again(picture: tuple[Facts,
 @given(
     counts=st.lists(st.integers(2, 9), min_size=10, max_size=12),
     kinds=st.lists(
-        st.sampled_from(
-            [
-                (GYMNASIUM, "RepeatAction", "num_repeats"),
-                (OURS, "FrameSkip", "skip"),
-            ]
-        ),
+        st.sampled_from([(GYMNASIUM, "RepeatAction", "num_repeats"), (OURS, "FrameSkip", "skip")]),
         min_size=12,
         max_size=12,
     ),
@@ -266,12 +261,7 @@ def test_registered_wrappers_are_not_left_out(name: str, kwargs: Facts, parts: l
 
 @pytest.mark.parametrize(
     "change",
-    [
-        {"frame_skip": 1001},
-        {"noop_max": 1001},
-        {"frame_stack": 1025},
-        {"size": [4097, 10]},
-    ],
+    [{"frame_skip": 1001}, {"noop_max": 1001}, {"frame_stack": 1025}, {"size": [4097, 10]}],
     ids=str,
 )
 def test_settings_of_atari_out_of_their_range_are_refused(

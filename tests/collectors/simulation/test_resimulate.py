@@ -202,8 +202,7 @@ def test_any_number_of_lanes_gives_the_same_proofs(lanes: int) -> None:
     rng = np.random.default_rng(0)
     lies = {3, 11, 20}
     replay = rewritten(
-        replay,
-        lambda chunk: with_lie(chunk, "reward", 2, rng) if chunk.episode in lies else chunk,
+        replay, lambda chunk: with_lie(chunk, "reward", 2, rng) if chunk.episode in lies else chunk
     )
     found = proofs(replay, lanes=lanes)
     assert found == proofs(replay, lanes=1)
@@ -217,11 +216,7 @@ def old_python_atari(lives: str = "ignore", frame_stack: int = 4) -> SequenceRep
     from stepwell.wrappers.atari_python import FusedAtari
     from stepwell.wrappers.frames import FrameStack
 
-    settings: dict[str, Any] = {
-        "max_frames": 200,
-        "life_loss": lives,
-        "frame_stack": frame_stack,
-    }
+    settings: dict[str, Any] = {"max_frames": 200, "life_loss": lives, "frame_stack": frame_stack}
     made = sw.make_atari("Breakout", 1, backend="python", num_workers=0, **settings)
     recipe = made.metadata["stepwell"]
     made.close()

@@ -44,11 +44,7 @@ class Schedule:
 
     def new_uploader(self) -> Uploader:
         self.objects = self.place.connect()
-        return Uploader(
-            self.folder / "store",
-            self.objects,
-            keep_evicted=self.keep_evicted,
-        )
+        return Uploader(self.folder / "store", self.objects, keep_evicted=self.keep_evicted)
 
     def run(self, actions: list[str]) -> None:
         for action in actions:

@@ -667,10 +667,7 @@ _ALL = [
     Scenario("repair", "repair out --quiet", killed_store, check_repaired),
     Scenario("repair --yes", "repair out --yes --quiet", damaged_store, check_repaired),
     Scenario(
-        "checkpoints",
-        f"{__name__}:save_checkpoints out",
-        ring_with_checkpoint,
-        check_checkpoint,
+        "checkpoints", f"{__name__}:save_checkpoints out", ring_with_checkpoint, check_checkpoint
     ),
     _making("import memmap-replay-buffer", _FROM_MEMMAP, old_replay),
     *(scenario for name, needs in PACKAGES.items() for scenario in _exchanging(name, needs)),

@@ -187,10 +187,7 @@ def _replay(reports: Iterator[tuple[bytes, int]], seed: str, truth: Truth) -> Yi
     plan: Plan | None = None
     for what, number in reports:
         if what == _SESSION:
-            require(
-                number == truth.next_episode,
-                f"episode {number} comes next",
-            )
+            require(number == truth.next_episode, f"episode {number} comes next")
             plan = Plan((seed, next(sessions)), number)
         elif what == _BEGIN:
             assert plan is not None

@@ -15,10 +15,7 @@ import stepwell as sw
 NAMES = ("b", "a", "c10", "c9")  # neither sorted nor of one length
 ORDER: list[str] = sorted(NAMES)
 SEEN = spaces.Dict(
-    {
-        "mask": spaces.MultiBinary(3),
-        "place": spaces.Box(-np.inf, np.inf, (3,), np.float32),
-    }
+    {"mask": spaces.MultiBinary(3), "place": spaces.Box(-np.inf, np.inf, (3,), np.float32)}
 )
 
 

@@ -41,9 +41,7 @@ class CounterEnv(gym.Env[IntArray, np.int64]):
     def observation(self) -> IntArray:
         return np.array([self.episode, self.t, self.tag], np.int64)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[IntArray, Info]:
+    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[IntArray, Info]:
         super().reset(seed=seed)
         self.episode, self.t = self.episode + 1, 0
         return self.observation(), {}
@@ -82,9 +80,7 @@ class LiveBufferEnv(gym.Env[npt.NDArray[np.uint8], np.int64]):
         self.buffer = np.zeros(shape, np.uint8)
         self.episode, self.t = -1, 0
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[npt.NDArray[np.uint8], Info]:
+    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[npt.NDArray[np.uint8], Info]:
         super().reset(seed=seed)
         self.episode, self.t = self.episode + 1, 0
         self.buffer[...] = 0
@@ -131,9 +127,7 @@ class DictEnv(gym.Env[dict[str, Any], dict[str, Any]]):
             "bits": np.array([value >> bit & 1 for bit in range(5)], np.int8),
         }
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, Any], Info]:
+    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[dict[str, Any], Info]:
         super().reset(seed=seed)
         self.episode, self.t = self.episode + 1, 0
         self.base = int(self.np_random.integers(100))
@@ -161,9 +155,7 @@ def nested_action(observation: Any) -> Any:
 class InfoEnv(CounterEnv):
     """Info keys change each step: `t`, `even` or `odd`, nested, an array, a text (trap 28)."""
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[IntArray, Info]:
+    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[IntArray, Info]:
         observation, _ = super().reset(seed=seed, options=options)
         return observation, {"only_reset": self.episode}
 
@@ -286,9 +278,7 @@ class FrameEnv(gym.Env[npt.NDArray[np.uint8], np.int64]):
         self.frames += 1
         return np.full((4, 4), 1 + self.frames % 255, np.uint8)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[npt.NDArray[np.uint8], Info]:
+    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[npt.NDArray[np.uint8], Info]:
         super().reset(seed=seed)
         self.episode, self.t = self.episode + 1, 0
         return self.frame(), {}
@@ -430,9 +420,7 @@ class ReusingEnv(gym.Env[Any, np.int64]):
         self.list[:] = [self.episode, self.t]
         return {"prob": self.prob_of(self.t), "where": self.list}
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, Info]:
+    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, Info]:
         super().reset(seed=seed)
         self.episode, self.t = self.episode + 1, 0
         return self.observation(), self.info()

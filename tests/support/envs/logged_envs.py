@@ -132,21 +132,14 @@ def log_prob_of(seen: np.ndarray) -> np.ndarray:
 
 
 class Play:
-    """Plays some envs with a Collector, and logs what happened in them.
-
-    Args:
-        kind: What the observations are.
-        num_envs: Number of envs.
-        mode: How the vector env resets.
-        plan: Lengths and ends; env n begins with its n-th.
-    """
+    """Plays some envs with a Collector, and logs what happened in them."""
 
     def __init__(
         self,
-        kind: Kind = "vector",
-        num_envs: int = 3,
-        mode: AutoresetMode = AutoresetMode.NEXT_STEP,
-        plan: Sequence[tuple[int, str]] = PLAN,
+        kind: Kind = "vector",  # what the observations are
+        num_envs: int = 3,  # number of envs
+        mode: AutoresetMode = AutoresetMode.NEXT_STEP,  # how the vector env resets
+        plan: Sequence[tuple[int, str]] = PLAN,  # lengths and ends; env n begins with its n-th
     ) -> None:
         self.kind: Kind = kind
         self.logs = [Log(self._env(n, [*plan[n:], *plan[:n]])) for n in range(num_envs)]

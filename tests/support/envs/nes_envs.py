@@ -11,17 +11,7 @@ from stepwell.wrappers.nes.buttons import text_of
 from stepwell.wrappers.nes.cartridge import Image
 from stepwell.wrappers.nes.emulators import NesBackend
 from stepwell.wrappers.nes.env import NesEnv
-from support.envs.nes_backends import (
-    ANY,
-    DOWN,
-    LEFT,
-    NOOP,
-    RIGHT,
-    SELECT,
-    UP,
-    A,
-    random_frames,
-)
+from support.envs.nes_backends import ANY, DOWN, LEFT, NOOP, RIGHT, SELECT, UP, A, random_frames
 
 BUTTONS = (NOOP, RIGHT, RIGHT | A, RIGHT | UP, RIGHT | DOWN, LEFT, UP, DOWN, SELECT)
 ACTIONS = [text_of(buttons) for buttons in BUTTONS]

@@ -49,9 +49,7 @@ class ListedEnv(gym.Wrapper[Any, Any, Any, Any]):
         super().__init__(env)
         self.episodes: list[Listed] = []
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         observation, info = self.env.reset(seed=seed, options=options)
         self.episodes.append(Listed([np.array(observation)]))
         return observation, info

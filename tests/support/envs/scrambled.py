@@ -60,9 +60,7 @@ class ScrambledEnv(gym.Env[Any, Any]):
         real = np.float32(self.state % 1000 / 1000)
         return {"hash": digits, "real": real}, {"level": self.state % 5}
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         self.state = int(self.np_random.integers(1 << 32))
         return self.results()

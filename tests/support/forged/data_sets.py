@@ -82,10 +82,7 @@ class ForgedImports:
         options = FIELDS if name == "memmap-replay-buffer" else {}
         try:
             import_data(
-                *(str(given), format_, out),
-                options=options,
-                max_bytes=MAX_BYTES,
-                quiet=True,
+                *(str(given), format_, out), options=options, max_bytes=MAX_BYTES, quiet=True
             )
         except Exception as error:
             said = sentence_of(error)

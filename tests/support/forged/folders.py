@@ -280,9 +280,7 @@ def make_store(kind: str, folder: Path) -> Store:
     return Store.parse(kind, path, older)
 
 
-def _kind(
-    make: Callable[[Path], list[bytes]],
-) -> Callable[[Path], list[bytes]]:
+def _kind(make: Callable[[Path], list[bytes]]) -> Callable[[Path], list[bytes]]:
     KINDS[make.__name__.removeprefix("_").replace("_", " ")] = make
     return make
 

@@ -565,11 +565,7 @@ def needs(module: str) -> Any:
 
 def check_gymnax_rows_are_those_of_single_steps() -> None:
     gymnax = needs("gymnax")
-    for name, policy in (
-        ("CartPole-v1", act),
-        ("Pendulum-v1", push),
-        ("Breakout-MinAtar", act),
-    ):
+    for name, policy in (("CartPole-v1", act), ("Pendulum-v1", push), ("Breakout-MinAtar", act)):
         env, params = gymnax.make(name)
         weights = WEIGHTS[:3, :1] if policy is push else WEIGHTS
         case = Case(

@@ -102,15 +102,11 @@ def check_64_bits_are_kept_or_refused() -> None:
     assert found.ids.dtype == np.int64
     large = replace(batch, action=np.array([1, 2, 3, 2**31]))
     with pytest.raises(
-        ValueError,
-        match=r"^action: .*int64.*int32.*got 2147483648; .*jax_enable_x64$",
+        ValueError, match=r"^action: .*int64.*int32.*got 2147483648; .*jax_enable_x64$"
     ):
         to_jax(large)
     thirds = replace(batch, observation=np.full((4, 5), 1 / 3))
-    with pytest.raises(
-        ValueError,
-        match=r"^observation: .*float64.*float32.*round_floats=True",
-    ):
+    with pytest.raises(ValueError, match=r"^observation: .*float64.*float32.*round_floats=True"):
         to_jax(thirds)
     rounded = to_jax(thirds, round_floats=True)
     assert rounded.observation[0, 0] == np.float32(1 / 3)

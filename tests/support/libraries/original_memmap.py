@@ -21,22 +21,17 @@ META: dict[str, Any] = {"task": "int", "goal": ("float", (2,), 0.5)}
 
 
 class OriginalWriter:
-    """A ring of slots in a folder, as the original writes it.
-
-    Args:
-        folder: The folder, which is created.
-        protocol: Protocol of the pickle.
-    """
+    """A ring of slots in a folder, as the original writes it."""
 
     def __init__(
         self,
-        folder: Path,
+        folder: Path,  # the folder, which is created
         max_episodes: int = 4,
         max_timesteps: int = 6,
         fields: Mapping[str, Any] = FIELDS,
         meta_fields: Mapping[str, Any] = META,
         circular: bool = False,
-        protocol: int | None = None,
+        protocol: int | None = None,  # protocol of the pickle
     ) -> None:
         folder.mkdir(parents=True)
         self.folder = folder

@@ -141,9 +141,7 @@ class TagEnv(gym.Env[Any, Any]):
         self.action_space = _ACTIONS[action]
         self.episode, self.t = -1, 0
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         self.episode, self.t = self.episode + 1, 0
         return observation_of(self.kind, self._now), {}

@@ -91,9 +91,7 @@ class Script(gymnasium.Env[Image, Any]):
         self.buffer[...] = self.episodes[self.episode][self.t]
         return self.buffer if self.live else self.buffer.copy()
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Image, dict[str, Any]]:
+    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Image, dict[str, Any]]:
         super().reset(seed=seed)
         self.episode, self.t = self.episode + 1, 0
         return self.show(), {"t": 0}

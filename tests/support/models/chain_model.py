@@ -70,19 +70,12 @@ def assert_same(found: np.ndarray, expected: np.ndarray, what: object) -> None:
 
 @dataclass
 class Played:
-    """An episode as it was played.
+    """An episode as it was played."""
 
-    Args:
-        label: What its actions follow from.
-        is_seeded: A seeded reset began it.
-        rows: Its rows so far.
-        is_final: The env ended it.
-    """
-
-    label: int
-    is_seeded: bool
-    rows: int = 0
-    is_final: bool = False
+    label: int  # what its actions follow from
+    is_seeded: bool  # A seeded reset began it
+    rows: int = 0  # its rows so far
+    is_final: bool = False  # the env ended it
 
     @property
     def metadata(self) -> dict[str, object]:
@@ -91,17 +84,11 @@ class Played:
 
 @dataclass
 class ChainModel:
-    """Plays episodes, and knows all of them.
-
-    Args:
-        played: Every episode that was ever played.
-        session: The newest session.
-        first_label: Labels of the episodes count from here.
-    """
+    """Plays episodes, and knows all of them."""
 
     played: dict[Key, Played] = field(default_factory=dict[Key, Played])
-    session: int = -1
-    first_label: int = 0
+    session: int = -1  # the newest session
+    first_label: int = 0  # labels of the episodes count from here
     _open: dict[int, tuple[Key, int, int]] = field(default_factory=dict[int, tuple[Key, int, int]])
     _numbers: dict[int, int] = field(default_factory=dict[int, int])
     _next_id: int = 0

@@ -43,11 +43,7 @@ def desired_in(row: Row, width: int) -> np.ndarray:
 
 
 class GoalRecording(Recording):
-    """A recording of rows with goals.
-
-    Args:
-        width: Numbers of a goal.
-    """
+    """A recording of rows with goals."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -167,21 +167,14 @@ def metadata_of(episode: int) -> dict[str, object]:
 
 
 class Played:
-    """A replay and the recording of what was added to it.
-
-    Args:
-        spec: One of `numbered_spec`.
-        path: Folder; None for RAM.
-        capacity: Steps to keep at most.
-        options: Further arguments of the replay.
-    """
+    """A replay and the recording of what was added to it."""
 
     def __init__(
         self,
-        spec: Spec | None = None,
-        path: Path | None = None,
-        capacity: int | None = None,
-        **options: Any,
+        spec: Spec | None = None,  # one of `numbered_spec`
+        path: Path | None = None,  # folder; None for RAM
+        capacity: int | None = None,  # steps to keep at most
+        **options: Any,  # further arguments of the replay
     ) -> None:
         self.spec = spec or numbered_spec()
         self.path = path

@@ -185,9 +185,7 @@ def test_observations_and_pictures_are_the_callers_own(make: Callable[..., AnyEn
     assert again.max() > 2 or not (again == again.flat[0]).all()
 
 
-def test_the_variables_are_python_ints_from_the_first_frame_on(
-    make: Callable[..., AnyEnv],
-) -> None:
+def test_the_variables_are_python_ints_from_the_first_frame_on(make: Callable[..., AnyEnv]) -> None:
     """E5."""
     env = from_retro(make())
     _, info = env.reset()

@@ -40,24 +40,16 @@ def envs_of(
 
 
 class Shown:
-    """A stack of pictures, made step by step with nothing but OpenCV.
-
-    Args:
-        hidden: What the backend's screens leave out.
-        crop: Pixels of the 240 x 256 picture.
-        size: Rows and columns, or None.
-        grayscale: Whether the luma is shown.
-        stack: How many.
-    """
+    """A stack of pictures, made step by step with nothing but OpenCV."""
 
     def __init__(
         self,
-        hidden: tuple[int, int, int, int],
+        hidden: tuple[int, int, int, int],  # what the backend's screens leave out
         *,
-        crop: tuple[int, int, int, int] = (0, 0, 0, 0),
-        size: tuple[int, int] | None = (84, 84),
-        grayscale: bool = True,
-        stack: int = 4,
+        crop: tuple[int, int, int, int] = (0, 0, 0, 0),  # pixels of the 240 x 256 picture
+        size: tuple[int, int] | None = (84, 84),  # rows and columns, or None
+        grayscale: bool = True,  # whether the luma is shown
+        stack: int = 4,  # how many
     ) -> None:
         self.hidden, self.crop, self.size, self.grayscale = hidden, crop, size, grayscale
         self.stack: list[Image] = []
@@ -401,10 +393,7 @@ def test_invalid_arguments_are_refused_with_and_without_workers(
 
 
 def test_render_shows_whole_screens_in_colour(demo: tuple[Path, Path]) -> None:
-    with (
-        envs_of(demo, 2, render_mode="rgb_array") as envs,
-        console_of(ANY) as console,
-    ):
+    with envs_of(demo, 2, render_mode="rgb_array") as envs, console_of(ANY) as console:
         envs.reset()
         game = SlowGame(console)
         game.step([NOOP] * 4)

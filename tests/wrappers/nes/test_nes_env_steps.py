@@ -68,10 +68,7 @@ def test_a_step_is_what_a_frame_by_frame_player_sees(
 
     Each ninth action loses a life, so that the game ends inside a skip.
     """
-    with (
-        console_of(backend) as console,
-        env_of(demo, backend, frame_skip=skip, pool=pool) as env,
-    ):
+    with console_of(backend) as console, env_of(demo, backend, frame_skip=skip, pool=pool) as env:
         model = SlowGame(console, pool=pool)
         compare(env, model, lambda index: [BUTTONS[index % len(BUTTONS)]] * skip)
 
@@ -138,12 +135,7 @@ def test_a_step_that_ends_by_itself_shows_its_last_two_frames_and_leaves_the_gam
     with (
         console_of(backend) as console,
         env_of(
-            demo,
-            backend,
-            actions=["RIGHT", "NOOP"],
-            frame_skip=6,
-            stuck_frames=stuck,
-            sticky=0.7,
+            demo, backend, actions=["RIGHT", "NOOP"], frame_skip=6, stuck_frames=stuck, sticky=0.7
         ) as env,
     ):
         hands = Hands(seed, 0.7, (RIGHT, NOOP))

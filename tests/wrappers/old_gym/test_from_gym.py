@@ -125,8 +125,7 @@ TURNED = np.arange(36, dtype=np.uint8).reshape(3, 4, 3)[..., ::-1]
 
 
 @pytest.mark.parametrize(
-    "live",
-    [TURNED, TURNED[:0], TURNED[..., :1], TURNED[0, 0], np.asfortranarray(TURNED[..., 0])],
+    "live", [TURNED, TURNED[:0], TURNED[..., :1], TURNED[0, 0], np.asfortranarray(TURNED[..., 0])]
 )
 def test_arrays_of_any_strides_are_copied_exactly(live: old.Frame) -> None:
     observation = reset_of(old.Box(0, 255, live.shape, np.uint8), live)
@@ -345,10 +344,7 @@ def test_a_space_becomes_gymnasiums(space: object, expected: spaces.Space[Any]) 
 @pytest.mark.parametrize(
     ("space", "message"),
     [
-        (
-            old.Graph(),
-            r"observation_space .*old_gym_fakes\.Graph",
-        ),
+        (old.Graph(), r"observation_space .*old_gym_fakes\.Graph"),
         (
             old.Dict({"a": old.Tuple([old.Graph()])}),
             r"observation_space\['a'\]\[0\] .*old_gym_fakes\.Graph",

@@ -315,11 +315,7 @@ class WrongDtypeEnv(CounterEnv):
 @pytest.mark.parametrize(
     ("env", "kind", "message"),
     [
-        (
-            WrongShapeEnv,
-            ValueError,
-            r"observation.*\(3,\).*\(1,\)",
-        ),
+        (WrongShapeEnv, ValueError, r"observation.*\(3,\).*\(1,\)"),
         (WrongDtypeEnv, ValueError, r"observation.*int64.*float64"),
     ],
 )

@@ -308,10 +308,7 @@ BAD_FILES: list[tuple[Callable[[], Any], str]] = [
         rf"{DATA}.*float32 \(4, 6\).*<f4.*<i4.*\(4, 6\)",
     ),
     (lambda: save(COUNT, np.zeros(1, np.int32)), rf"{COUNT}.*int32 \(\).*int32 \(1,\)"),
-    (
-        lambda: save(COUNT, np.int32(-1)),
-        rf"{COUNT}.*\b0 to 4\b.*-1\b",
-    ),
+    (lambda: save(COUNT, np.int32(-1)), rf"{COUNT}.*\b0 to 4\b.*-1\b"),
     (lambda: save(COUNT, np.int32(5)), rf"{COUNT}.*\b0 to 4\b.*\b5\b"),
     (
         lambda: save("episode_index.state.npy", np.int32(4)),
@@ -325,10 +322,7 @@ BAD_FILES: list[tuple[Callable[[], Any], str]] = [
         lambda: save("timestep_index.state.npy", np.int32(-7)),
         r"timestep_index\.state.*\b0 to 6\b.*-7\b",
     ),
-    (
-        lambda: save(LENS, np.array([3, 7, 0, 0], "i4")),
-        rf"{LENS}.*\b0 to 6\b.*\b7\b.*slot 1\b",
-    ),
+    (lambda: save(LENS, np.array([3, 7, 0, 0], "i4")), rf"{LENS}.*\b0 to 6\b.*\b7\b.*slot 1\b"),
     (lambda: save(LENS, np.array([3, -1, 0, 0], "i4")), rf"{LENS}.*\b0 to 6\b.*-1\b.*slot 1\b"),
 ]
 
@@ -452,10 +446,7 @@ BAD_CONFIGS: list[tuple[Any, str]] = [
     (config(meta_fields={"a\0": "int"}), r"'a\\x00'"),
     (config(meta_fields={"reward": "int"}), r"\bfields\b.*\bmeta_fields\b.*'reward'"),
     (config(fields={"episode_lens": "int"}), r"\bfields\b.*\bmeta_fields\b.*'episode_lens'"),
-    (
-        config(meta_fields={"episode_lens": "float"}),
-        r"episode_lens\b.*'int'.*'float'",
-    ),
+    (config(meta_fields={"episode_lens": "float"}), r"episode_lens\b.*'int'.*'float'"),
 ]
 
 
@@ -466,9 +457,7 @@ def test_an_invalid_config_is_refused(value: Any, problem: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_config_that_cannot_be_read_safely_can_be_given_instead(
-    writer: OriginalWriter,
-) -> None:
+def test_a_config_that_cannot_be_read_safely_can_be_given_instead(writer: OriginalWriter) -> None:
     """M11: the original unpickles any metadata.pkl."""
     del writer
     fields = {**FIELDS, "reward": ("float", (), np.float64(0.5))}

@@ -72,9 +72,7 @@ def test_a_truncated_pickle_is_refused(protocol: int) -> None:
 
 
 @given(st.data())
-def test_a_pickle_with_changed_bytes_is_read_or_refused(
-    data: st.DataObject,
-) -> None:
+def test_a_pickle_with_changed_bytes_is_read_or_refused(data: st.DataObject) -> None:
     protocol = data.draw(st.integers(4, 5))
     raw = bytearray(pickle.dumps(CONFIG, protocol))
     for _ in range(data.draw(st.integers(1, 6))):

@@ -267,8 +267,7 @@ def test_invalid_data_sets_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "value"),
-    [({"fps": 0}, "0, 100"), ({"file_mb": 0}, "30, 0"), ({"task": ""}, "''")],
+    ("options", "value"), [({"fps": 0}, "0, 100"), ({"file_mb": 0}, "30, 0"), ({"task": ""}, "''")]
 )
 def test_invalid_options_are_refused(options: dict[str, Any], value: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=rf"fps.*file_mb.*task.*got .*{value}"):

@@ -16,11 +16,7 @@ import pytest
 from gymnasium import spaces
 
 from stepwell.buffers import Chunk, End, Episode, SequenceReplayBuffer
-from stepwell.buffers.bridges import (
-    ImportReport,
-    as_sheeprl_replay,
-    export_episodes,
-)
+from stepwell.buffers.bridges import ImportReport, as_sheeprl_replay, export_episodes
 from support.envs.fakes import CounterEnv, DictEnv
 from support.envs.recorded_envs import ListedEnv
 from support.exchanged_stores import episodes_of, imported, refused

@@ -20,13 +20,7 @@ def test_each_file_is_an_episode(tmp_path: Path) -> None:
     for number, episode in enumerate(episodes_of(replay)):
         with np.load(tmp_path / "out" / f"{number:06d}.npz") as arrays:
             found = {name: arrays[name] for name in arrays.files}
-        assert sorted(found) == [
-            "actions",
-            "observations",
-            "rewards",
-            "terminations",
-            "truncations",
-        ]
+        assert sorted(found) == "actions observations rewards terminations truncations".split()
         steps = number + 1
         assert found["observations"].shape == (steps + 1, 6, 5, 3)
         assert [one.ravel()[:3].tolist() for one in found["observations"]] == [

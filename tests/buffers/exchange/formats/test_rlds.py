@@ -199,9 +199,7 @@ def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
     refused("rlds", tmp_path / "out", r"\b1 files.*episodes-train\.tfrecord-\*.*got 0")
 
 
-def test_a_full_file_is_followed_by_a_new_one_and_names_have_the_count(
-    tmp_path: Path,
-) -> None:
+def test_a_full_file_is_followed_by_a_new_one_and_names_have_the_count(tmp_path: Path) -> None:
     options = {"file_mb": 1, "name": "noise"}
     check_format("rlds", tmp_path / "out", noisy_store(), export_options=options)
     names = sorted(path.name for path in (tmp_path / "out").glob("*tfrecord*"))

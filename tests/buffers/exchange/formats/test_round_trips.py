@@ -15,14 +15,7 @@ from hypothesis import strategies as st
 
 from stepwell.buffers import Field
 from stepwell.buffers.testing import check_format
-from support.exchanged_stores import (
-    DISCRETE,
-    IMAGE,
-    PICTURES,
-    Wanted,
-    assert_same,
-    stores,
-)
+from support.exchanged_stores import DISCRETE, IMAGE, PICTURES, Wanted, assert_same, stores
 from support.format_packages import require
 from support.rows.all_kinds import KINDS
 from support.tiers import proofs_but

@@ -314,9 +314,7 @@ MODEL: list[Any] = []
 
 
 @given(st.data())
-def test_any_steps_are_stored_as_episodes_independent_of_flushes(
-    data: st.DataObject,
-) -> None:
+def test_any_steps_are_stored_as_episodes_independent_of_flushes(data: st.DataObject) -> None:
     MODEL[:] = MODEL or [model_of(env=DummyVecEnv([partial(TagEnv, tag) for tag in range(2)]))]
     buffer = as_sb3_replay(SequenceReplayBuffer(seed=0), MODEL[0])
     kinds = st.sampled_from(["goes on"] * 4 + ["terminated", "truncated", "reset"])

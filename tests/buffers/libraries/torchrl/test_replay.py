@@ -276,12 +276,7 @@ def test_a_trainer_trains_and_saves_and_loads(tmp_path: Path) -> None:
         )
         counted: Any = TransformedEnv(TransformedEnv(env, StepCounter()), RewardSum())
         trainer = Trainer(
-            collector=Collector(
-                counted,
-                policy,
-                frames_per_batch=40,
-                total_frames=120,
-            ),
+            collector=Collector(counted, policy, frames_per_batch=40, total_frames=120),
             total_frames=120,
             frame_skip=1,
             optim_steps_per_batch=2,

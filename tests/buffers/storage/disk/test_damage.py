@@ -333,10 +333,7 @@ OTHER_SPECS: dict[str, tuple[Spec, tuple[str, ...]]] = {
         changed("observation", shape=(8, 12)),
         ("'observation'", "uint8 (12, 8), zstd", "uint8 (8, 12), zstd"),
     ),
-    "field missing": (
-        replace(SPEC, fields=SPEC.fields[:-1]),
-        ("'extra/memory'",),
-    ),
+    "field missing": (replace(SPEC, fields=SPEC.fields[:-1]), ("'extra/memory'",)),
 }
 
 

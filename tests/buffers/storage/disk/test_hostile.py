@@ -392,10 +392,7 @@ CHUNKS: dict[str, tuple[Callable[[bytearray], None], str]] = {
     ),
     "a block that ends before it begins": (ends({0: 0}), "'observation'"),
     "an invalid frame": (in_field(OBSERVATION, _broken_frame), r"\b65472 bytes"),
-    "a frame of more bytes": (
-        in_field(OBSERVATION, _frame_of_more),
-        r"\b65791 bytes.*\b65472\b",
-    ),
+    "a frame of more bytes": (in_field(OBSERVATION, _frame_of_more), r"\b65791 bytes.*\b65472\b"),
 }
 
 

@@ -136,9 +136,7 @@ def test_a_copy_of_a_store_is_not_being_written(tmp_path: Path) -> None:
         assert not (tmp_path / "c" / "LOCK").exists()
 
 
-def test_a_test_of_the_lock_does_not_make_an_opening_writer_fail(
-    tmp_path: Path,
-) -> None:
+def test_a_test_of_the_lock_does_not_make_an_opening_writer_fail(tmp_path: Path) -> None:
     path = tmp_path / "a"
     filled(path)
 

@@ -12,14 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stepwell.buffers import (
-    Chunk,
-    DiskStorage,
-    End,
-    SequenceReplayBuffer,
-    StoreCorrupt,
-    repair,
-)
+from stepwell.buffers import Chunk, DiskStorage, End, SequenceReplayBuffer, StoreCorrupt, repair
 from stepwell.buffers.storage.disk import snapshot
 from stepwell.buffers.testing import assert_holds, chunk_of, play
 from support.crash.disk_faults import NoSyncFiles
@@ -163,9 +156,7 @@ def test_a_segment_that_is_sealed_while_a_reader_maps_it_is_read(tmp_path: Path)
     reader.close()
 
 
-def test_a_segment_that_was_evicted_since_is_named_until_the_refresh(
-    tmp_path: Path,
-) -> None:
+def test_a_segment_that_was_evicted_since_is_named_until_the_refresh(tmp_path: Path) -> None:
     path = tmp_path / "a"
     with create(path) as storage:
         play(storage, 12)

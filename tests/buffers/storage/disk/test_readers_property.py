@@ -12,13 +12,7 @@ from unittest import mock
 import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from stepwell.buffers import Chunk, DiskStorage, End
 from stepwell.buffers.storage.chunk_codec import ChunkDecoder

@@ -256,10 +256,7 @@ def test_the_recovery_table_opens(
 
 
 REFUSED: dict[str, tuple[Damage, str]] = {
-    "both copies damaged": (
-        lambda path: damage(path, 2, A, B),
-        r"\bslot 2\b",
-    ),
+    "both copies damaged": (lambda path: damage(path, 2, A, B), r"\bslot 2\b"),
     "both copies damaged before a torn flush": (
         both(
             no_b_of_last_flush, lambda path: damage(path, 2, A, B), lambda path: erase(path, 6, A)

@@ -244,9 +244,7 @@ def test_a_repair_works_without_the_newest_segment(tmp_path: Path) -> None:
         assert storage.index.records["row_id"][-1] >= 24 * (6 + 6 + 4)  # more than all used before
 
 
-def test_a_reader_does_not_mistake_new_rows_for_those_that_a_repair_removed(
-    tmp_path: Path,
-) -> None:
+def test_a_reader_does_not_mistake_new_rows_for_those_that_a_repair_removed(tmp_path: Path) -> None:
     """The newest segment was lost: other chunks get its positions."""
     make_store(tmp_path / "a", is_open=True)
     last = max((tmp_path / "a").glob("segment-*.bin"))

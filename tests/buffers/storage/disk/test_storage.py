@@ -15,26 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepwell.buffers import (
-    Chunk,
-    DiskStorage,
-    End,
-    Field,
-    MemoryStorage,
-    Spec,
-    SpecMismatch,
-)
+from stepwell.buffers import Chunk, DiskStorage, End, Field, MemoryStorage, Spec, SpecMismatch
 from stepwell.buffers.storage.disk.format import Manifest
 from stepwell.buffers.testing import SPEC, Recording, assert_holds, chunk_of, play
 from support.crash.disk_faults import NoSyncFiles
-from support.disk_stores import (
-    assert_same_index,
-    copy_of,
-    create,
-    filled,
-    read_all,
-    reopen,
-)
+from support.disk_stores import assert_same_index, copy_of, create, filled, read_all, reopen
 from support.examples import examples
 from support.models.chunk_model import same_records
 

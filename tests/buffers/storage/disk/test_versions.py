@@ -47,9 +47,7 @@ def write(path: Path) -> None:
         for episode in range(6):
             stream, facts = episode % 2, {"task": "odd" if episode % 2 else "even"}
             end = End.TRUNCATED if episode == 3 else End.TERMINATED
-            replay.add(
-                [Chunk(episode, stream, 0, End.PENDING, rows(episode, 0, 8), facts)],
-            )
+            replay.add([Chunk(episode, stream, 0, End.PENDING, rows(episode, 0, 8), facts)])
             replay.add([Chunk(episode, stream, 7, End.NONE, rows(episode, 7, 14), facts)])
             if episode != 4:  # episode 4 is cut
                 replay.add([Chunk(episode, stream, 14, end, rows(episode, 14, 20), facts)])

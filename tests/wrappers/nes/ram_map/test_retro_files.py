@@ -156,10 +156,7 @@ def test_the_reward_of_the_only_player_is_the_reward(folder: Path) -> None:
 
 # A scenario, and the parts of the error message, in order.
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    (
-        {"scripts": ["script.lua"]},
-        "scenario.json, scripts|['script.lua']|Lua|variables",
-    ),
+    ({"scripts": ["script.lua"]}, "scenario.json, scripts|['script.lua']|Lua|variables"),
     ({"reward": {"script": "lua:pay"}}, "reward, script|'lua:pay'|Lua"),
     ({"done": {"script": "lua:over"}}, "done, script|'lua:over'|Lua"),
     ({"reward": {"time": {"penalty": 1}}}, "reward, time|{'penalty': 1}"),
