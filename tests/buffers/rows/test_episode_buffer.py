@@ -545,7 +545,7 @@ def transition(n: int, start: int) -> dict[str, Any]:
 
 def add_one(buffer: EpisodeBuffer, number: int, *, known: bool, ended: bool = False) -> None:
     """The next transition of one env, whose result may come later."""
-    given = transition(1, 10 * number) | {"terminated": np.array([ended])}
+    given: dict[str, Any] = transition(1, 10 * number) | {"terminated": np.array([ended])}
     buffer.add(**given | ({} if known else {"next_observation": None, "next_info": None}))
 
 
