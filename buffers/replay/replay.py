@@ -334,6 +334,14 @@ class SequenceReplayBuffer:
         return 0 if self._sampler is None else self._sampler.batches
 
     @property
+    def priority_summary(self) -> tuple[float, float]:
+        """Mean and largest ``p ** priority_alpha`` of the items when priorities were last used.
+
+        Both are 0 where none were used. Curves (``log=`` of `Collector`) have them.
+        """
+        return (0.0, 0.0) if self._sampler is None else self._sampler.priority_summary()
+
+    @property
     def is_being_written(self) -> bool:
         """True if a running process, perhaps this one, has the store open for writing."""
         return isinstance(self._storage, DiskStorage) and self._storage.is_being_written

@@ -138,6 +138,10 @@ class Priorities:
             return 0
         return self._tree.update(ids, masses, self._low, self._high)
 
+    def summary(self) -> tuple[float, float]:
+        """Mean and largest mass; 0 without items."""
+        return self._tree.total / max(1, self._count), self._tree.largest
+
     def state(self) -> dict[str, Any]:
         """The state for `restore`: numbers, and the live ids and their masses."""
         leaves = np.arange(self._low, self._high, dtype=np.int64) & self._tree.mask
@@ -604,6 +608,10 @@ class PriorityIndex:
             )
         self._follow(index, generation)
         return self._priorities.update(self._numbers_of(_checked_ids(ids)), values)
+
+    def summary(self) -> tuple[float, float]:
+        """Mean and largest ``p ** alpha`` of the items when priorities were last used."""
+        return self._priorities.summary()
 
     def state(self, index: ChunkIndex, generation: int) -> dict[str, Any] | None:
         """JSON-able values and arrays: the priorities of all items, by the ids of their rows."""

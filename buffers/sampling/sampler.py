@@ -253,6 +253,11 @@ class Sampler:
         with storage.lock:
             return self._priorities.update(storage.index, storage.generation, ids, values)
 
+    def priority_summary(self) -> tuple[float, float]:
+        """See `SequenceReplayBuffer.priority_summary`."""
+        with self._storage.lock:
+            return self._priorities.summary()
+
     def state(self) -> dict[str, Any]:
         """The state for `restore`: JSON-able values and arrays."""
         storage = self._storage

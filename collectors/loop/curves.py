@@ -86,6 +86,11 @@ class Curves:
             rates = {"time/steps_per_second": steps / (now - self._written)}
             if drawn:
                 rates["replay/batches_per_step"] = (drawn - self._batches) / steps
+                mean, largest = (
+                    (0.0, 0.0) if self._replay is None else self._replay.priority_summary
+                )
+                if largest:
+                    rates |= {"replay/mean_priority": mean, "replay/largest_priority": largest}
             points.append((at, rates))
         self._written, self._at, self._batches = now, at, drawn
         try:

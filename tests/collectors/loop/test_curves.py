@@ -102,6 +102,31 @@ def collector(log: Any, replay: Any = None, lengths: Any = (3, 5), **more: Any) 
     return sw.Collector(counters(*lengths), zeros, replay, seed=0, log=log, **more)
 
 
+@pytest.mark.usefixtures("at_once")
+def test_priorities_have_curves_once_they_are_drawn_by() -> None:
+    class Written(dict[str, list[float]]):
+        def add_scalar(self, tag: str, value: float, step: int) -> None:
+            self.setdefault(tag, []).append(value)
+
+    log, replay = Written(), sw.SequenceReplayBuffer(seed=0, priority_alpha=1)
+    assert replay.priority_summary == (0, 0)
+    with collector(log, replay) as one:
+        one.collect(steps=40)
+        replay.sample_transitions(2)
+        one.collect(steps=20)
+        assert "replay/batches_per_step" in log
+        assert "replay/mean_priority" not in log
+        batch = replay.sample_transitions(8, draw="priorities")
+        count = replay.count(sw.Transitions(1))
+        replay.update_priorities(batch.ids, np.full(8, 5.0))
+        changed = len(np.unique(batch.ids))
+        mean = (changed * (5 + 1e-6) + count - changed) / count
+        assert replay.priority_summary == pytest.approx((mean, 5 + 1e-6))
+        one.collect(steps=20)
+    assert log["replay/mean_priority"][0] == pytest.approx(mean)
+    assert log["replay/largest_priority"][0] == pytest.approx(5 + 1e-6)
+
+
 @needs_tensorboard
 @pytest.mark.usefixtures("at_once")
 def test_tensorboard_reads_the_episodes_that_ended(tmp_path: Path) -> None:
