@@ -183,7 +183,6 @@ def test_a_fork_while_another_thread_uses_a_replay_in_ram_is_refused() -> None:
     finally:
         release.set()
         thread.join()
-    gc.collect()  # the error refers to the loader, and the loader to its workers
 
 
 def test_an_epoch_over_workers_refuses_a_replay_that_has_changed(
@@ -193,7 +192,6 @@ def test_an_epoch_over_workers_refuses_a_replay_that_has_changed(
     add_episodes(on_disk, len(LENGTHS), (7,))
     with pytest.raises(ValueError, match=r"\b44 of 44 steps.*\b50 of 50\b"):
         list(DataLoader(dataset, batch_size=None, num_workers=1))
-    gc.collect()  # the error refers to the loader, and the loader to its workers
 
 
 def test_workers_draw_from_episodes_that_are_stored_meanwhile(
