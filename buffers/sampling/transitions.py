@@ -216,7 +216,7 @@ class TransitionSampler:
         """Discounted sums of the rewards of rows t + 1 to t + k, [B] float32."""
         n = self._n_step
         if n == 1:
-            return reader.pick("reward", *last).astype(np.float32)
+            return reader.pick("reward", *last).astype(np.float32, copy=False)
         target = np.arange(len(steps)) * n
         segments = reader.segments(*last[:2], reader.lines(last[0]), steps, target)
         rewards = reader.rows("reward", segments, n * len(steps)).reshape(-1, n)
