@@ -111,6 +111,22 @@ def test_docs_are_as_the_files_of_figures_say() -> None:
         )
 
 
+def test_the_readme_leads_with_measured_figures() -> None:
+    figures = json.loads((RESULTS / "patches.json").read_text())
+    of_a_row = module("patches").bytes_table(figures["bytes"])
+    (pong,) = (line for line in cells(of_a_row) if line[0] == "Pong")
+    found = dict(zip(cells(of_a_row)[0], pong, strict=True))
+    times = {
+        row["candidate"]: row["each"]
+        for row in figures["rows"]
+        if row["case"] == "Pong, stacks, 256"
+    }
+    share = times["patch, RAM"] / times["cpprb"]
+    said = (DOCS.parent / "README.md").read_text("utf-8")
+    assert f"{found['patch, folder']} bytes on disk and {found['patch, RAM']} in RAM" in said
+    assert f"in {share:.2f} of the time that cpprb takes" in said
+
+
 def test_each_file_of_figures_names_its_source() -> None:
     files = sorted(RESULTS.iterdir())
     assert files
