@@ -433,7 +433,9 @@ class Collector:
                 raise ValueError(
                     f"envs: expected {given[1]} of {given[0]}, got {mine[1]} of {mine[0]}"
                 )
-            is_open = member(told, "is_open") is True
+            is_open = member(told, "is_open")
+            if not isinstance(is_open, bool):
+                raise ValueError(f"is_open: expected True or False, got {is_open!r}")
             self._check_replay(told.get("writer"), is_open=is_open)
             has_changed = True
             self._seeds.load_state_dict(member(told, "seeds"))

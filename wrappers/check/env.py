@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import math
+import os
 import signal
 import threading
 import time
@@ -134,16 +135,24 @@ def _limited(seconds: float) -> Iterator[None]:
         yield
         return
 
+    raised: list[_NoAnswer] = []
+
     def interrupt(*_: object) -> NoReturn:
-        raise _NoAnswer(f"no answer within {seconds:g} s")
+        raised.append(_NoAnswer(f"no answer within {seconds:g} s"))
+        raise raised[-1]
 
     signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)  # and again, where code catches everything
     try:
+        # And again each second, where code catches everything.
+        signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
         yield
+        if raised:
+            raise raised[0]  # code that catches everything went on, and returned
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        finally:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
 
 class _Stop(Exception):
@@ -416,6 +425,8 @@ def _said(error: BaseException) -> str:
     is_late = isinstance(error, _NoAnswer)  # raised here, while other code ran
     if not outside or (Path(frames[-1].filename).is_relative_to(own) and not is_late):
         return what
-    last = ([one for one in outside if "site-packages" not in one.filename] or outside)[-1]
+    others = "site-packages", os.path.dirname(os.__file__)  # not the env's own code
+    mine = [one for one in outside if not any(part in one.filename for part in others)]
+    last = (mine or outside)[-1]
     place = f"{Path(last.filename).name}:{last.lineno}"
     return f"{what}, in {place}" if is_late else f"{place} raised {type(error).__name__}: {what}"

@@ -261,6 +261,18 @@ def test_envs_that_raised_errors_go_on_with_the_same_seeds(
         make(None).load_state_dict(state)
 
 
+@pytest.mark.parametrize("value", [None, 1, "yes"])
+def test_a_state_must_say_whether_episodes_are_open(value: object) -> None:
+    def make() -> sw.Collector:
+        return sw.Collector(sw.make_vec("CartPole-v1", 2, num_workers=0), "random", seed=0)
+
+    with make() as first:
+        first.collect(steps=20)
+        state = first.state_dict()
+    with pytest.raises(ValueError, match=r"is_open: expected .*, got "):
+        make().load_state_dict({**state, "is_open": value})
+
+
 @pytest.mark.parametrize("goal", [{"seeds": [5, 7]}, {"episodes": 2}])
 def test_an_open_episode_that_is_left_gets_no_more_rows(goal: dict[str, Any]) -> None:
     def make(replay: Any) -> sw.Collector:

@@ -285,6 +285,26 @@ def test_a_call_that_does_not_return_is_interrupted_and_named(
     assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
 
 
+def test_a_call_that_catches_the_interruption_and_returns_fails_too() -> None:
+    class Swallows(Sound):
+        def step(self, action: Any) -> Any:
+            found = super().step(action)
+            with contextlib.suppress(BaseException):
+                threading.Event().wait()
+            return found
+
+    report = check_env(Swallows, limit=0.2, steps=20)
+    (found,) = (one for one in report.checks if one.name == "step")
+    assert found.verdict == "FAIL"
+    assert found.seen.startswith("step 1: no answer within 0.2 s, in test_env.py:")
+
+
+def test_no_alarm_is_left_where_the_limit_ends_at_once() -> None:
+    assert not check_env(Sound, limit=1e-9, steps=5).is_fine
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+    assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
+
+
 def test_an_alarm_of_the_program_is_left_alone() -> None:
     before = signal.signal(signal.SIGALRM, lambda *_: None)
     try:
