@@ -159,11 +159,8 @@ ReplayBuffer was given
         except OSError:
             raise
         except Exception as error:  # a damaged header makes NumPy raise many kinds of errors
-            raise StoreCorrupt(
-                f"{path} is damaged: expected an array of {field.dtype} in numpy's format, got one "
-                f"that cannot be mapped ({_flat(error)}); copy the folder again from where it was "
-                f"written"
-            ) from None
+            expected = f"an array of {field.dtype} in numpy's format"
+            raise _damaged(path, expected, f"one that cannot be mapped ({_flat(error)})") from None
         shape = (*leading, *field.shape)
         if array.shape != shape or array.dtype != field.dtype:
             raise StoreCorrupt(
@@ -176,21 +173,16 @@ ReplayBuffer was given
         field = MemmapField(name, "int", (), 0)
         value = int(self._array(f"{name}.state.npy", field, ()))
         if not 0 <= value <= most:
-            raise StoreCorrupt(
-                f"{self._folder / name}.state.npy is damaged: expected 0 to {most}, got {value}; "
-                f"copy the folder again from where it was written"
-            )
+            raise _damaged(self._folder / f"{name}.state.npy", f"0 to {most}", f"{value}")
         return value
 
     def _check_lens(self) -> None:
         wrong = np.flatnonzero((self._lens < 0) | (self._lens > self._config.max_timesteps))
         if wrong.size:
             slot = int(wrong[0])
-            raise StoreCorrupt(
-                f"{self._folder / 'episode_lens.data.meta.npy'} is damaged: expected lengths of 0 "
-                f"to {self._config.max_timesteps}, got {self._lens[slot]} for slot {slot}; copy "
-                f"the folder again from where it was written"
-            )
+            expected = f"lengths of 0 to {self._config.max_timesteps}"
+            file = self._folder / "episode_lens.data.meta.npy"
+            raise _damaged(file, expected, f"{self._lens[slot]} for slot {slot}")
 
     def _finished(self) -> tuple[np.ndarray, tuple[str, ...]]:
         """The slots of the finished episodes by age, and notes about the others."""
@@ -263,15 +255,26 @@ def _limits(config: Config) -> dict[_Counter, int]:
     }
 
 
+def _damaged(file: Path, expected: str, got: str) -> StoreCorrupt:
+    return StoreCorrupt(
+        f"{file} is damaged: expected {expected}, got {got}; copy the folder again from where it "
+        f"was written"
+    )
+
+
+def _no_folder(folder: Path, got: str) -> StoreNotFound:
+    return StoreNotFound(
+        f"{folder}: expected a folder of memmap-replay-buffer, which has a {_CONFIG}, got {got}; "
+        f"name the folder that its ReplayBuffer was given"
+    )
+
+
 def _config_of(files: GivenFiles, config: Mapping[str, object] | None) -> Config:
     folder = files.path
     path = folder / _CONFIG
     if not folder.is_dir():
         got = "a file" if folder.exists() else "no folder"
-        raise StoreNotFound(
-            f"{folder}: expected a folder of memmap-replay-buffer, which has a {_CONFIG}, got "
-            f"{got}; name the folder that its ReplayBuffer was given"
-        )
+        raise _no_folder(folder, got)
     if (folder / _H5).exists():
         raise StoreNotFound(
             f"{folder}: expected a folder of memmap-replay-buffer's ReplayBuffer, got one of its "
@@ -280,10 +283,7 @@ def _config_of(files: GivenFiles, config: Mapping[str, object] | None) -> Config
     if config is not None:
         return parse_config("config", config)
     if not path.is_file():
-        raise StoreNotFound(
-            f"{folder}: expected a folder of memmap-replay-buffer, which has a {_CONFIG}, got one "
-            f"without; name the folder that its ReplayBuffer was given"
-        )
+        raise _no_folder(folder, "one without")
     with files.file(path).open("rb") as file:
         # One byte too many tells `read_plain_pickle` that the file is too long, however long it is.
         data = file.read(MOST_BYTES + 1)
@@ -307,10 +307,8 @@ def parse_config(what: str, config: object) -> Config:
             f"Stepwell reads what memmap-replay-buffer 0.1 and 0.2 wrote"
         )
     if not isinstance(arguments["circular"], bool):
-        raise ValueError(
-            f"{what}: expected circular to be True or False, got "
-            f"{_describe(arguments['circular'])}; it is not a config of memmap-replay-buffer"
-        )
+        got = _describe(arguments["circular"])
+        raise _no_config(what, "circular to be True or False", got)
     fields = _fields(what, "fields", arguments["fields"])
     meta_fields = _fields(what, "meta_fields", arguments["meta_fields"])
     _check_names(what, fields, meta_fields)
@@ -329,10 +327,7 @@ def _named(what: str, part: str, value: object) -> Mapping[str, object]:
         mapping = cast("Mapping[Any, object]", value)
         if all(isinstance(key, str) for key in mapping):
             return mapping
-    raise ValueError(
-        f"{what}: expected {part} to be a dict whose keys are names, got {_describe(value)}; it is "
-        f"not a config of memmap-replay-buffer"
-    )
+    raise _no_config(what, f"{part} to be a dict whose keys are names", _describe(value))
 
 
 def _fields(what: str, part: str, value: object) -> tuple[MemmapField, ...]:
@@ -346,11 +341,9 @@ def _field(what: str, part: str, name: str, info: object) -> MemmapField:
         shape = (shape,)
     is_known = isinstance(type_, str) and type_ in DTYPES and 1 <= len(items) <= 3
     if not (is_known and _is_shape(shape)):
-        raise ValueError(
-            f"{what}: expected each of {part} to have a type ({', '.join(DTYPES)}) and a shape of "
-            f"whole numbers, got something else for {name[:80]!r}; it is not a config of "
-            f"memmap-replay-buffer"
-        )
+        parts = f"a type ({', '.join(DTYPES)}) and a shape of whole numbers"
+        got = f"something else for {name[:80]!r}"
+        raise _no_config(what, f"each of {part} to have {parts}", got)
     return MemmapField(name, cast("Any", type_), tuple(cast("tuple[int, ...]", shape)), 0)
 
 
@@ -372,32 +365,27 @@ def _check_names(
     invalid += [field.name for field in meta_fields if set(field.name) & set("/\\\0")]
     if invalid or not fields:
         got = f"the name {invalid[0][:80]!r}" if invalid else "no field"
-        raise ValueError(
-            f"{what}: expected fields with names such as 'state', got {got}; it is not a config "
-            f"of memmap-replay-buffer"
-        )
+        raise _no_config(what, "fields with names such as 'state'", got)
     twice = {field.name for field in fields} & ({f.name for f in meta_fields} | set(_INTERNAL))
     if twice:
-        raise ValueError(
-            f"{what}: expected fields and meta_fields of different names, got {min(twice)!r} in "
-            f"both; it is not a config of memmap-replay-buffer"
-        )
+        got = f"{min(twice)!r} in both"
+        raise _no_config(what, "fields and meta_fields of different names", got)
     for field in meta_fields:
         internal = _INTERNAL.get(field.name, field)
         if field.type != internal.type:
-            raise ValueError(
-                f"{what}: expected {field.name} to be {internal.type!r}, got {field.type!r}; it is "
-                f"not a config of memmap-replay-buffer"
-            )
+            raise _no_config(what, f"{field.name} to be {internal.type!r}", repr(field.type))
 
 
 def _whole(what: str, name: str, value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _MOST:
-        raise ValueError(
-            f"{what}: expected {name} to be a whole number from 1 to {_MOST}, got "
-            f"{_describe(value)}; it is not a config of memmap-replay-buffer"
-        )
+        raise _no_config(what, f"{name} to be a whole number from 1 to {_MOST}", _describe(value))
     return value
+
+
+def _no_config(what: str, expected: str, got: str) -> ValueError:
+    return ValueError(
+        f"{what}: expected {expected}, got {got}; it is not a config of memmap-replay-buffer"
+    )
 
 
 def _describe(value: object) -> str:
@@ -442,10 +430,9 @@ def read_plain_pickle(name: str, data: bytes) -> object:
         ) from None
     # A damaged file can raise any of these, in genops or in an opcode.
     except (ValueError, IndexError, TypeError) as error:
-        problem = " ".join(str(error).split())[:200] or type(error).__name__
         raise ValueError(
-            f"{name}: expected a whole pickle, got one that is damaged ({problem}); copy the file "
-            f"again from where it was written"
+            f"{name}: expected a whole pickle, got one that is damaged ({_flat(error)}); copy the "
+            f"file again from where it was written"
         ) from None
 
 
