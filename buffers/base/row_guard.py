@@ -10,7 +10,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Self
 
 _Handler = Callable[[int, FrameType | None], None]
@@ -60,12 +60,7 @@ class RowGuard:
             _state.depth += 1  # first: from here on nothing interrupts
         self._lock.acquire()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._lock.release()
         if threading.get_ident() != _state.main:
             return
@@ -166,12 +161,7 @@ class InterruptGuard:
             self._before = replace_handlers(self._hold)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before = {}
