@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..buffers.base.number_checks import MOST_ENVS, check_whole
+from ..buffers.base.optional_libraries import installed_version, version_numbers
 from .ale_env import (
     AleFrameSkip,
     EmulatorSeed,
@@ -35,7 +36,6 @@ from .pixels import Resize, require_opencv
 from .recipe import spec_of
 from .rewards import SignReward
 from .seeded_resets import SeededResets
-from .versions import installed_version, version_numbers
 
 if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv

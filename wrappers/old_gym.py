@@ -14,9 +14,10 @@ import numpy.typing as npt
 from gymnasium import spaces
 from gymnasium.error import UnsupportedMode
 
+from ..buffers.base.optional_libraries import installed_version
 from ..buffers.spec.exact_values import one_flag, one_number
 from .env_results import AdaptedEnv, layers_of, owned_array, owned_info, owned_observation
-from .versions import installed_version, versions_of
+from .versions import versions_of
 
 AnyInfo = dict[str, Any]
 RENAMED = ("render.modes", "video.frames_per_second")

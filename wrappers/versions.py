@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
-import re
 import sys
 from collections.abc import Iterable, Iterator
 from types import CodeType, FunctionType, ModuleType
+
+from ..buffers.base.optional_libraries import installed_version
 
 # Packages that compute pixels or numbers of envs, by the modules that envs import; those without
 # names here are named like their module. The first one that is installed is the one in use.
@@ -57,23 +58,6 @@ def _version(module: str) -> tuple[str, str] | None:
             return name, found
     own: object = getattr(sys.modules.get(module), "__version__", None)
     return (module, own) if isinstance(own, str) else None
-
-
-def installed_version(package: str) -> str | None:
-    """Return the version of an installed package, or None."""
-    # Imported here because it takes 10 ms.
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-def version_numbers(version: str) -> tuple[int, ...]:
-    """Return the numbers of a release without a suffix: (0, 13, 0) for "0.13.0rc1"."""
-    found = re.match(r"\d+(\.\d+)*", version)
-    return tuple(map(int, found[0].split("."))) if found else ()
 
 
 @functools.cache

@@ -50,13 +50,8 @@ def load_library(
 
 def _check_version(package: str, wanted_for: str, install: str, at_least: str) -> None:
     """Reject an older version."""
-    from importlib.metadata import PackageNotFoundError, version  # loads in some 10 ms
-
-    try:
-        installed = version(package)
-    except PackageNotFoundError:  # a source tree on the path has no version
-        return
-    if _numbers(installed) < _numbers(at_least):
+    installed = installed_version(package)  # a source tree on the path has none
+    if installed is not None and version_numbers(installed) < version_numbers(at_least):
         raise ImportError(
             f"{wanted_for} needs {package} {at_least} or newer, got {installed}: "
             f"pip install -U {install}",
@@ -64,9 +59,20 @@ def _check_version(package: str, wanted_for: str, install: str, at_least: str) -
         )
 
 
-def _numbers(version: str) -> tuple[int, ...]:
-    """The leading numbers of a version: ``"2.9.0a1"`` is (2, 9, 0)."""
-    return tuple(int(part) for part in re.findall(r"\d+", version.partition("+")[0])[:3])
+def installed_version(package: str) -> str | None:
+    """The version of an installed package, or None."""
+    from importlib.metadata import PackageNotFoundError, version  # loads in some 10 ms
+
+    try:
+        return version(package)
+    except (PackageNotFoundError, ValueError):  # ValueError: no name
+        return None
+
+
+def version_numbers(version: str) -> tuple[int, ...]:
+    """The numbers of a release without a suffix: (0, 13, 0) for "0.13.0rc1"."""
+    found = re.match(r"\d+(\.\d+)*", version)
+    return tuple(map(int, found[0].split("."))) if found else ()
 
 
 KindT = TypeVar("KindT", bound=type[Any])

@@ -10,6 +10,7 @@ from typing import TypeVar, cast
 
 from ..base.errors import SpecMismatch, StoreCorrupt
 from ..base.number_checks import is_whole
+from ..base.optional_libraries import installed_version
 from ..base.progress import (
     Progress,
     Status,
@@ -448,22 +449,13 @@ def _bind(
         "copied_steps": plan.chosen_steps,
         **facts,
         "began": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "versions": {name: _version_of(name) for name in ("stepwell", "numpy")},
+        "versions": {n: installed_version(n) or "unknown" for n in ("stepwell", "numpy")},
     }
     sessions = [*(session for storage in storages for session in storage.sessions), copy]
     spec: Spec = storages[0].spec
     target.bind(spec, sessions[0])
     for session in sessions[1:]:
         target.storage.append_session(session)
-
-
-def _version_of(package: str) -> str:
-    from importlib.metadata import PackageNotFoundError, version  # loads in some 10 ms
-
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "unknown"
 
 
 def _origins_of(storage: Storage) -> list[dict[str, object]]:

@@ -19,6 +19,7 @@ from typing import Annotated
 import typer
 
 from ...buffers.base import native
+from ...buffers.base.optional_libraries import installed_version
 from ...buffers.base.package import __version__
 from ..loop.report import format_bytes
 from .errors import exit_on_error
@@ -97,11 +98,8 @@ def _packages() -> dict[str, object]:
     for line in importlib.metadata.requires("stepwell") or []:
         if "dev" not in line.partition(";")[2] and "docs" not in line.partition(";")[2]:
             names.add(re.split(r"[^\w.-]", line, maxsplit=1)[0])
-    versions: dict[str, object] = {}
-    for name in sorted(names - {"stepwell"}, key=str.lower):
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions[name] = importlib.metadata.version(name)
-    return versions
+    found = {n: installed_version(n) for n in sorted(names - {"stepwell"}, key=str.lower)}
+    return {name: version for name, version in found.items() if version is not None}
 
 
 def _trials() -> dict[str, object]:
@@ -161,19 +159,11 @@ def _nes_emulators() -> str:
 
 
 def _video_codecs() -> str:
-    if not _is_installed("av"):
+    if installed_version("av") is None:
         return f"{_NOT_INSTALLED}: pip install 'stepwell[video]'"
     import av
 
     return "libx264" if "libx264" in av.codecs_available else "FAILED: PyAV without libx264"
-
-
-def _is_installed(package: str) -> bool:
-    try:
-        importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
 
 
 def _disk(folder: Path) -> dict[str, object]:

@@ -17,6 +17,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from ...buffers import Field, Spec, Unprovable
 from ...buffers.base.number_checks import is_whole
+from ...buffers.base.optional_libraries import installed_version
 from ...buffers.spec.space_json import space_to_json
 from ...wrappers.atari_settings import AtariSettings, find_game
 from ...wrappers.fixed_spaces import with_fixed_spaces
@@ -569,16 +570,11 @@ def _missing_values(facts: Mapping[str, object], spec: Spec) -> dict[str, np.nda
 
 def changed_since(facts: Mapping[str, object]) -> list[str]:
     """The versions and facts of the machine in facts of a session that are others now."""
-    from importlib.metadata import PackageNotFoundError, version  # loads in some 10 ms
-
     found: list[str] = []
     stored = facts.get("versions")
     versions = cast("Mapping[str, Any]", stored if isinstance(stored, Mapping) else {})
     for name, was in sorted(versions.items())[:_MOST_VERSIONS]:  # each is looked for on disk
-        try:
-            now = version(str(name))
-        except (PackageNotFoundError, ValueError):
-            now = "not installed"
+        now = installed_version(str(name)) or "not installed"
         if was != now:
             found.append(f"{name} {was!s:.80}, now {now}")
     machine = facts.get("machine")

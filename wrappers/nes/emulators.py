@@ -12,8 +12,8 @@ from typing import Any, ClassVar, Literal, Protocol, TypeAlias, get_args
 
 import numpy as np
 
+from ...buffers.base.optional_libraries import installed_version, version_numbers
 from ..pixels import rgb_of_bgrx
-from ..versions import installed_version, version_numbers
 from .buttons import Button
 from .cartridge import PICTURE, RAM_BYTES, Cartridge, Image
 
