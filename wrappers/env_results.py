@@ -237,11 +237,13 @@ def owned_observation(
 
 
 def _owned_array(space: spaces.Space[Any], observation: object, where: str) -> npt.NDArray[Any]:
-    if not isinstance(observation, np.ndarray | np.generic):
-        raise _wrong_array(space, type(observation).__qualname__, where)
-    if observation.dtype != space.dtype or observation.shape != space.shape:
-        raise _wrong_array(space, f"{observation.dtype} {observation.shape}", where)
-    return owned_array(np.asarray(observation))
+    got = type(observation).__qualname__
+    if isinstance(observation, np.ndarray | np.generic):
+        if observation.dtype == space.dtype and observation.shape == space.shape:
+            return owned_array(np.asarray(observation))
+        got = f"{observation.dtype} {observation.shape}"
+    expected = f"an array {space.dtype} {space.shape}"
+    raise _unfit(where, expected, got, ", or convert the observation in a wrapper")
 
 
 def owned_array(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -256,10 +258,10 @@ def owned_array(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return copy
 
 
-def _wrong_array(space: spaces.Space[Any], got: str, where: str) -> ValueError:
+def _unfit(where: str, expected: str, got: object, otherwise: str = "") -> ValueError:
     return ValueError(
-        f"{where} does not fit the env's space: expected an array {space.dtype} {space.shape}, got "
-        f"{got}; correct the env's space, or convert the observation in a wrapper"
+        f"{where} does not fit the env's space: expected {expected}, got {got}; correct the env's "
+        f"space{otherwise}"
     )
 
 
@@ -269,44 +271,29 @@ def _owned_number(space: spaces.Discrete[Any], observation: object, where: str) 
         number = int(value)
         if space.start <= number < space.start + space.n:
             return number
-    raise ValueError(
-        f"{where} does not fit the env's space: expected a whole number in {space}, got "
-        f"{observation!r}; correct the env's space"
-    )
+    raise _unfit(where, f"a whole number in {space}", repr(observation))
 
 
 def _owned_dict(space: spaces.Dict, observation: object, where: str) -> dict[str, Any]:
     if not isinstance(observation, Mapping):
-        raise ValueError(
-            f"{where} does not fit the env's space: expected a dict of {list(space)}, got "
-            f"{type(observation).__qualname__}; correct the env's space"
-        )
+        raise _unfit(where, f"a dict of {list(space)}", type(observation).__qualname__)
     parts = cast("Mapping[str, object]", observation)
     if parts.keys() != space.keys():
-        raise ValueError(
-            f"{where} does not fit the env's space: expected the keys {list(space)}, got "
-            f"{list(parts)}; correct the env's space"
-        )
+        raise _unfit(where, f"the keys {list(space)}", list(parts))
     return {key: owned_observation(space[key], parts[key], f"{where}[{key!r}]") for key in space}
 
 
 def _owned_tuple(space: spaces.Tuple[Any], observation: object, where: str) -> tuple[Any, ...]:
+    expected = f"a tuple of {len(space.spaces)}"
     if not isinstance(observation, tuple | list):
-        raise _wrong_tuple(space, type(observation).__qualname__, where)
+        raise _unfit(where, expected, type(observation).__qualname__)
     parts = cast("list[object]", observation)
     if len(parts) != len(space.spaces):
-        raise _wrong_tuple(space, f"one of {len(parts)}", where)
+        raise _unfit(where, expected, f"one of {len(parts)}")
     pairs = zip(space.spaces, parts, strict=True)
     return tuple(
         owned_observation(part, value, f"{where}[{index}]")
         for index, (part, value) in enumerate(pairs)
-    )
-
-
-def _wrong_tuple(space: spaces.Tuple[Any], got: str, where: str) -> ValueError:
-    return ValueError(
-        f"{where} does not fit the env's space: expected a tuple of {len(space.spaces)}, got "
-        f"{got}; correct the env's space"
     )
 
 

@@ -350,10 +350,8 @@ def unpack_chunks(data: Buffer, spec: Spec) -> list[EncodedChunk]:
     if not len(view):
         return []
     if len(view) < _HEADER.size or view[:8] != _MAGIC:
-        raise StoreCorrupt(
-            f"packed chunks: expected {_HEADER.size} bytes or more that begin with {_MAGIC!r}, got "
-            f"{len(view)} that begin with {bytes(view[:8])!r}; send them again"
-        )
+        expected = f"{_HEADER.size} bytes or more that begin with {_MAGIC!r}"
+        raise _not_sent(expected, f"{len(view)} that begin with {bytes(view[:8])!r}")
     _, count, crc = _HEADER.unpack_from(view)
     begin = _HEADER.size + count * _ENTRY.size
     if begin > len(view) or crc32(view[_HEADER.size : begin], crc32(_COUNT.pack(count))) != crc:
@@ -367,15 +365,9 @@ def unpack_chunks(data: Buffer, spec: Spec) -> list[EncodedChunk]:
         entry: tuple[int, ...] = _ENTRY.unpack_from(view, at)
         episode, stream, first_row, rows, nbytes, crc, end, starts_late = entry
         if nbytes > len(view) - begin:
-            raise StoreCorrupt(
-                f"packed chunks: expected {nbytes} bytes of a chunk, got {len(view) - begin}; send "
-                f"them again"
-            )
+            raise _not_sent(f"{nbytes} bytes of a chunk", f"{len(view) - begin}")
         if end > _FLAGS or starts_late > 1:
-            raise StoreCorrupt(
-                f"packed chunks: expected flags up to {_FLAGS} and 1, got {end} and {starts_late}; "
-                f"send them again"
-            )
+            raise _not_sent(f"flags up to {_FLAGS} and 1", f"{end} and {starts_late}")
         part = view[begin : begin + nbytes]
         place = episode, stream, first_row, rows
         chunk = EncodedChunk(*place, _ENDS[end], bool(starts_late), (part,), crc)
@@ -383,7 +375,9 @@ def unpack_chunks(data: Buffer, spec: Spec) -> list[EncodedChunk]:
         found.append(replace(chunk, checked=spec))
         begin += nbytes
     if begin != len(view):
-        raise StoreCorrupt(
-            f"packed chunks: expected {begin} bytes, got {len(view)}; send them again"
-        )
+        raise _not_sent(f"{begin} bytes", f"{len(view)}")
     return found
+
+
+def _not_sent(expected: str, got: str) -> StoreCorrupt:
+    return StoreCorrupt(f"packed chunks: expected {expected}, got {got}; send them again")

@@ -283,21 +283,18 @@ def checked_spec(text: str, module: object = None) -> EnvSpec:
         if len(found.id) > _LONGEST_NAME:
             raise ValueError("too long")
     except Exception as error:  # of any kind, as the text is
-        raise ValueError(
-            f"env spec: expected one of gymnasium's, in at most {_LONGEST_TEXT:,} characters, got "
-            f"{text[:80]!r} ({type(error).__name__}); {CURE}"
-        ) from None
+        expected = f"one of gymnasium's, in at most {_LONGEST_TEXT:,} characters"
+        got = f"{text[:80]!r} ({type(error).__name__})"
+        raise _refusal("env spec", expected, got) from None
     if ":" in found.id:
-        raise ValueError(f"env spec: expected a plain id, got {found.id!r}; {CURE}")
+        raise _refusal("env spec", "a plain id", repr(found.id))
     try:
         known = find_spec(found.id)
     except ValueError as error:
         raise ValueError(_not_registered(found, module) or f"{error}; or {CURE}") from None
     if known.entry_point != found.entry_point:
-        raise ValueError(
-            f"env {found.id}: expected the entry point {known.entry_point!r}, under which it is "
-            f"registered, got {shortened(found.entry_point)}; {CURE}"
-        )
+        expected = f"the entry point {known.entry_point!r}, under which it is registered"
+        raise _refusal(f"env {found.id}", expected, shortened(found.entry_point))
     return dataclasses.replace(
         known,
         kwargs=_checked_kwargs(found),
@@ -324,9 +321,7 @@ def _not_registered(found: EnvSpec, module: object) -> str | None:
 
 def _checked_kwargs(found: EnvSpec) -> dict[str, Any]:
     if not isinstance(found.kwargs, dict):
-        raise ValueError(
-            f"env {found.id}: expected arguments in a dict, got {found.kwargs!r:.80}; {CURE}"
-        )
+        raise _refusal(f"env {found.id}", "arguments in a dict", f"{found.kwargs!r:.80}")
     kwargs = {**found.kwargs}
     if kwargs.get("render_mode") == "human":
         del kwargs["render_mode"]
@@ -345,10 +340,8 @@ def _checked_limit(found: EnvSpec, known: EnvSpec) -> int | None:
     is_limit = steps is None or (is_whole(steps) and steps >= 1)
     if not is_limit or (most is not None and (steps is None or steps > most)):
         most_words = "" if most is None else f" up to {most:,}, with which it is registered"
-        raise ValueError(
-            f"env {found.id}: expected a whole number of max_episode_steps{most_words}, got "
-            f"{shortened(steps)}; {CURE}"
-        )
+        expected = f"a whole number of max_episode_steps{most_words}"
+        raise _refusal(f"env {found.id}", expected, shortened(steps))
     return steps
 
 
@@ -356,15 +349,10 @@ def _checked_wrappers(found: EnvSpec, known: EnvSpec) -> tuple[WrapperSpec, ...]
     own = tuple(one for one in known.additional_wrappers if one.name not in _IN_SPEC)
     first, others = found.additional_wrappers[: len(own)], found.additional_wrappers[len(own) :]
     if [one.name for one in first] != [one.name for one in own]:
-        raise ValueError(
-            f"env {found.id}: expected the wrappers with which it is registered, "
-            f"{[one.name for one in own]}, got {shortened([one.name for one in first])}; {CURE}"
-        )
+        expected = f"the wrappers with which it is registered, {[one.name for one in own]}"
+        raise _refusal(f"env {found.id}", expected, shortened([one.name for one in first]))
     if len(others) > _MOST_WRAPPERS:
-        raise ValueError(
-            f"env {found.id}: expected at most {_MOST_WRAPPERS} wrappers, got {len(others):,}; "
-            f"{CURE}"
-        )
+        raise _refusal(f"env {found.id}", f"at most {_MOST_WRAPPERS} wrappers", f"{len(others):,}")
     checked = tuple(map(_checked_wrapper, others))
     arguments = [(one.name, one.kwargs or {}) for one in checked]
     # Each may be within its range and all together too much: they multiply from wrapper to wrapper.
@@ -385,10 +373,8 @@ def _checked_wrappers(found: EnvSpec, known: EnvSpec) -> tuple[WrapperSpec, ...]
         ("observations that are kept", stacks, _MOST_STACKED),
     ):
         if math.prod(counts) > most:
-            raise ValueError(
-                f"env {found.id} with its wrappers: expected at most {most:,} {what}, got "
-                f"{math.prod(counts):,}; {CURE}"
-            )
+            name = f"env {found.id} with its wrappers"
+            raise _refusal(name, f"at most {most:,} {what}", f"{math.prod(counts):,}")
     return (*own, *checked)
 
 
@@ -422,10 +408,8 @@ def _checked_wrapper(wrapper: WrapperSpec) -> WrapperSpec:
         )
     unknown = sorted(set(wrapper.kwargs) - set(rules))
     if unknown:
-        raise ValueError(
-            f"the wrapper {name}: expected no arguments but {sorted(rules)}, got "
-            f"{shortened(unknown[0])}; {CURE}"
-        )
+        expected = f"no arguments but {sorted(rules)}"
+        raise _refusal(f"the wrapper {name}", expected, shortened(unknown[0]))
     kwargs = {
         key: _taken(f"the wrapper {name}", key, value, rules[key])
         for key, value in wrapper.kwargs.items()
@@ -438,9 +422,11 @@ def _taken(what: str, name: str, value: object, rule: _Rule) -> Any:
     try:
         return rule.take(value)
     except ValueError:
-        raise ValueError(
-            f"{what}: expected {name} to be {rule.words}, got {shortened(value)}; {CURE}"
-        ) from None
+        raise _refusal(what, f"{name} to be {rule.words}", shortened(value)) from None
+
+
+def _refusal(what: str, expected: str, got: str) -> ValueError:
+    return ValueError(f"{what}: expected {expected}, got {got}; {CURE}")
 
 
 def shortened(value: object) -> str:
