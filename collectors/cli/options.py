@@ -12,43 +12,13 @@ from typing import Annotated, Any, Optional, get_args
 import typer
 
 from ...buffers import Codec
-from ...buffers.base.number_checks import count_in, number_of_bytes
-from ...buffers.curation.selection import (
-    SORT_NAMES,
-    EpisodeSelection,
-    format_ids,
-    parse_ids,
-    parse_metadata,
-    parse_selection,
-    real_number,
-)
-
-__all__ = [
-    "PLAYING",
-    "Cartridge",
-    "Codecs",
-    "Debug",
-    "GivenSelection",
-    "Json",
-    "Lanes",
-    "License",
-    "MadeBy",
-    "PlayedIds",
-    "Quiet",
-    "Row",
-    "StoreFolder",
-    "count_in",
-    "format_ids",
-    "number_of_bytes",
-    "parse_codecs",
-    "parse_ids",
-    "parse_metadata",
-    "real_number",
-    "refuse_store",
-    "stored_ids",
-    "with_options",
-    "with_selection",
-]
+from ...buffers.base.number_checks import count_in as count_in
+from ...buffers.base.number_checks import number_of_bytes as number_of_bytes
+from ...buffers.curation.selection import SORT_NAMES, EpisodeSelection, parse_selection
+from ...buffers.curation.selection import format_ids as format_ids
+from ...buffers.curation.selection import parse_ids as parse_ids
+from ...buffers.curation.selection import parse_metadata as parse_metadata
+from ...buffers.curation.selection import real_number as real_number
 
 _OUTPUT = "Output"
 PLAYING = "Playing episodes again"

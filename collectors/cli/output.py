@@ -14,22 +14,10 @@ import rich.console
 import rich.table
 import rich.text
 
-from ...buffers.base.progress import GAP, LiveLine, Part, Status, joined
+from ...buffers.base.progress import GAP, Status, joined
+from ...buffers.base.progress import LiveLine as LiveLine
+from ...buffers.base.progress import Part as Part
 from ...buffers.base.row_guard import InterruptGuard
-
-__all__ = [
-    "LiveLine",
-    "Part",
-    "packed",
-    "plural",
-    "print_json",
-    "print_lines",
-    "print_parts",
-    "reporting",
-    "table",
-    "table_console",
-]
-
 
 _Report = TypeVar("_Report")
 

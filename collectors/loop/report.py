@@ -8,16 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ...buffers import Tree
-from ...buffers.base.progress import Part, Status, format_bytes, rate
-
-__all__ = [
-    "CollectReport",
-    "EpisodeReport",
-    "StepReport",
-    "collect_status",
-    "format_bytes",
-    "rate_parts",
-]
+from ...buffers.base.progress import Part, Status, rate
+from ...buffers.base.progress import format_bytes as format_bytes
 
 
 @dataclass(frozen=True, slots=True)
