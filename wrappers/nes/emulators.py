@@ -71,6 +71,16 @@ class Console(Protocol):
         ...
 
 
+def _checked_state(backend: str, state: object, count: int) -> bytes:
+    if not isinstance(state, bytes) or len(state) != count:
+        got = f"{len(state)} bytes" if isinstance(state, bytes) else type(state).__name__
+        raise ValueError(
+            f"state: expected {count} bytes that {backend} saved, got {got}; a state goes with the "
+            "backend and the cartridge that it was saved from"
+        )
+    return state
+
+
 class _CynesConsole:
     """A `Console` on cynes, whose bits of the buttons are those of `Button`."""
 
@@ -127,13 +137,8 @@ class _CynesConsole:
         return bytes(self._nes.save().tobytes())
 
     def load(self, state: object) -> None:
-        if not isinstance(state, bytes) or len(state) != self._state_bytes:
-            got = f"{len(state)} bytes" if isinstance(state, bytes) else type(state).__name__
-            raise ValueError(
-                f"state: expected {self._state_bytes} bytes that cynes saved, got {got}; a state "
-                "goes with the backend and the cartridge that it was saved from"
-            )
-        self._nes.load(np.frombuffer(state, np.uint8).copy())  # a writeable array
+        saved = _checked_state("cynes", state, self._state_bytes)
+        self._nes.load(np.frombuffer(saved, np.uint8).copy())  # a writeable array
 
     def close(self) -> None:
         self._nes = ClosedEmulator()
@@ -329,14 +334,7 @@ class _RetroConsole:
 
     def load(self, state: object) -> None:
         machine = self._playing()
-        expected = len(machine.first)
-        if not isinstance(state, bytes) or len(state) != expected:
-            got = f"{len(state)} bytes" if isinstance(state, bytes) else type(state).__name__
-            raise ValueError(
-                f"state: expected {expected} bytes that stable-retro saved, got {got}; a state "
-                "goes with the backend and the cartridge that it was saved from"
-            )
-        machine.emulator.set_state(state)
+        machine.emulator.set_state(_checked_state("stable-retro", state, len(machine.first)))
         self._is_read = True  # the state does not contain the screen
         self._ram = b""
 
