@@ -177,9 +177,7 @@ def copy_episodes(
             _bind(written, storages, plan.report, facts or {})
             copy = _Copy(written, plan.report, storages, began, function, with_digest=digest)
             try:
-                for number, episode in plan.episodes():
-                    copy.copy(number, episode)
-                copy.finish()
+                copy.write(plan.episodes())
             except BaseException as error:
                 # A copy in a folder appears as a whole or not at all; in RAM what was copied stays.
                 if target.path is None:
@@ -294,7 +292,6 @@ class _Copy:
         ]
         self._began = began
         self._writer = EpisodeWriter(target, self._report_progress, with_digest=with_digest)
-        self._max_rows = self._writer.max_rows
         self.report = plan
 
     @property
@@ -306,19 +303,19 @@ class _Copy:
             f"{writer.steps:,} of {report.chosen_steps:,} steps, in RAM"
         )
 
-    def copy(self, number: int, episode: StoredEpisode) -> None:
+    def write(self, episodes: Iterable[tuple[int, StoredEpisode]]) -> None:
+        """Write episodes, each with the number of its storage."""
         chunks: Iterable[Chunk | EncodedChunk]
-        max_rows = self._max_rows
-        if self._has_same_codecs[number]:
-            chunks = episode.encoded_chunks(min(_LEAST_ROWS, max_rows), max_rows)
-        else:
-            chunks = episode.chunks(max_rows)
-        new_id = self._writer.next_episode
-        self._writer.add_episode(self._places.moved(number, chunk, new_id) for chunk in chunks)
-
-    def finish(self) -> None:
-        """Write buffered rows."""
-        self._writer.flush()
+        writer, moved = self._writer, self._places.moved
+        most = writer.max_rows
+        for number, episode in episodes:
+            if self._has_same_codecs[number]:
+                chunks = episode.encoded_chunks(min(_LEAST_ROWS, most), most)
+            else:
+                chunks = episode.chunks(most)
+            new_id = writer.next_episode
+            writer.add_episode(moved(number, chunk, new_id) for chunk in chunks)
+        writer.flush()
 
     def _report_progress(self) -> None:
         writer = self._writer
