@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import os
 from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 from gymnasium import spaces
@@ -14,13 +15,6 @@ from gymnasium import spaces
 from ...base.number_checks import check_whole
 from ...replay.replay import SequenceReplayBuffer
 from ...spec.exact_values import exactly, numbers_in
-
-if TYPE_CHECKING:
-    import torch
-
-
-import importlib
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
     import torch
@@ -35,18 +29,12 @@ else:  # for type checkers ours are subclasses; really they inherit nothing, and
     SB3NStepReplayBuffer = SB3ReplayBuffer = SB3RolloutBuffer = object
 
 __all__ = [
-    "DictReplayBufferSamples",
-    "DictRolloutBufferSamples",
-    "ReplayBufferSamples",
-    "RolloutBufferSamples",
     "SB3DictReplayBuffer",
     "SB3DictRolloutBuffer",
     "SB3HerReplayBuffer",
     "SB3NStepReplayBuffer",
     "SB3ReplayBuffer",
     "SB3RolloutBuffer",
-    "registered",
-    "samples_class",
 ]
 
 ClassT = TypeVar("ClassT", bound=type)
