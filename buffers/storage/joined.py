@@ -321,7 +321,7 @@ def _with_codecs_of(other: Spec, spec: Spec) -> Spec:
         field.name: theirs[field.name].codec
         for field in spec.fields
         if field.name in theirs
-        and replace(field, codec=theirs[field.name].codec) == theirs[field.name]
+        and replace(field, codec="raw") == replace(theirs[field.name], codec="raw")
     }
     return spec.with_codecs(codecs)
 

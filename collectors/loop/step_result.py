@@ -166,9 +166,10 @@ class EpisodeMetadata:
 def info_of(info: Mapping[str, Any], place: int) -> dict[str, object]:
     """One env's part of a vector env's info; keys that the env did not give are left out."""
     found: dict[str, object] = {}
+    masks = {f"_{key}" for key in info}
     for key, values in info.items():
         mask = info.get(f"_{key}")
-        if key.startswith("_") and key[1:] in info:
+        if key in masks:
             continue
         if mask is not None and not np.asarray(mask)[place]:
             continue

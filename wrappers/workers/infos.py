@@ -213,7 +213,7 @@ class InfoWriter:
 def _is_plain(keys: tuple[str, ...], kinds: tuple[type, ...]) -> bool:
     """Return True for numbers under keys that neither look like masks nor have a meaning."""
     return all(kind in _PLAIN for kind in kinds) and not any(
-        key == "final_obs" or key.startswith("_") for key in keys
+        key == "final_obs" or str(key).startswith("_") for key in keys
     )
 
 

@@ -192,6 +192,7 @@ def changed(**change: Any) -> Spec:
     ("spec", "message"),
     [
         (changed(dtype="int32"), r"'observation' .*\bint64 \(3,\).*\bint32 \(3,\)"),
+        (changed(dtype="uint8", shape=(84, 84), codec="patch"), r"'observation' .*\(84, 84\)"),
         (SPEC.with_more([Field("info/lives", "int64", (), "raw")]), "'info/lives'"),
     ],
 )

@@ -214,6 +214,37 @@ def test_28_info_keys_that_come_and_go_are_read_where_they_are(mode: AutoresetMo
         assert fields["info/array"].dtype == np.int16
 
 
+class KeyEnv(CounterEnv):
+    """Each info has a value under a key."""
+
+    def __init__(self, key: Any, value: Any) -> None:
+        super().__init__([3])
+        self._info = {key: value}
+
+    def reset(self, **options: Any) -> tuple[Any, dict[Any, Any]]:
+        return super().reset(**options)[0], self._info
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[Any, Any]]:
+        return *super().step(action)[:4], self._info
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # gymnasium's, of a worker that raised
+@pytest.mark.parametrize("envs", [SyncVectorEnv, AsyncVectorEnv])
+@pytest.mark.parametrize("key", ["final_obs", "final_info"])
+def test_28_an_info_that_hides_the_last_row_is_refused(envs: Any, key: str) -> None:
+    makers = [partial(KeyEnv, key, np.full(2, 7.0, np.float32))] * 2
+    with pytest.raises(ValueError, match=rf"env [01]: info: .*got {key};"):
+        collected(envs(makers, autoreset_mode=SAME_STEP), 12)
+    assert collected(envs(makers), 12)[1].returns
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_28_keys_of_an_info_need_not_be_texts(workers: int) -> None:
+    envs = sw.make_vec(partial(KeyEnv, 1, 5), 2, num_workers=workers)
+    episodes, _ = collected(envs, 12, metadata=lambda _, info: {"seen": info[1]})
+    assert {episode.metadata["seen"] for episode in episodes} == {5}
+
+
 LAKE = "FrozenLake-v1"  # its info says prob: 1, an int, at a reset, and 1/3 at a step
 LAKES: dict[str, tuple[Callable[[], Any], AutoresetMode]] = {
     **{
