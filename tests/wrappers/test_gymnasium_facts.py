@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gymnasium.wrappers import AtariPreprocessing, MaxAndSkipObservation
+from gymnasium.wrappers import AtariPreprocessing, GrayscaleObservation, MaxAndSkipObservation
 
-from stepwell.wrappers import AleFrameSkip, FrameSkip, Resize
+from stepwell.wrappers import AleFrameSkip, FrameSkip, Grayscale, Resize
 from support.models.atari_reference import Env, Script, bare
 
 
@@ -77,3 +77,18 @@ def test_the_emulators_sticky_actions_repeat_the_last_one_frame_by_frame() -> No
 
     assert starts(0.0, games=2) == 2
     assert 0 < starts(0.8, games=12) < 12
+
+
+@pytest.mark.parametrize("game", ["Pong", "MsPacman", "Seaquest"])
+def test_a_gray_screen_has_the_emulators_levels(game: str) -> None:
+    ours, theirs, emulator = (
+        Grayscale(bare(game, obs_type="rgb")),
+        GrayscaleObservation(bare(game, obs_type="rgb")),
+        bare(game),
+    )
+    for env in (ours, theirs, emulator):
+        env.reset(seed=0)
+    for step in range(60):
+        shown, other, levels = (env.step(step % 6)[0] for env in (ours, theirs, emulator))
+        np.testing.assert_array_equal(shown, levels)
+        assert not np.array_equal(other, levels)
