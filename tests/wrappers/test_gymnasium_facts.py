@@ -92,3 +92,18 @@ def test_a_gray_screen_has_the_emulators_levels(game: str) -> None:
         shown, other, levels = (env.step(step % 6)[0] for env in (ours, theirs, emulator))
         np.testing.assert_array_equal(shown, levels)
         assert not np.array_equal(other, levels)
+
+
+def test_gray_after_the_maximum_of_colours_is_what_sb3_shows() -> None:
+    wrappers = pytest.importorskip(
+        "stable_baselines3.common.atari_wrappers", reason="needs stable-baselines3"
+    )
+    ours = Resize(Grayscale(FrameSkip(bare("Alien", obs_type="rgb"), 4)), (84, 84))
+    theirs = wrappers.WarpFrame(wrappers.MaxAndSkipEnv(bare("Alien", obs_type="rgb"), 4))
+    native = AtariPreprocessing(bare("Alien"), noop_max=0, frame_skip=4)
+    for env in (ours, theirs, native):
+        env.reset(seed=0)
+    for step in range(40):
+        shown, of_sb3, others = (env.step(step % 18)[0] for env in (ours, theirs, native))
+        np.testing.assert_array_equal(shown, of_sb3[..., 0])
+        assert not np.array_equal(shown, others)
