@@ -42,10 +42,10 @@ class EnvResults:
     # A result that is as the space declares is passed on as it is; one of another dtype is cast,
     # where that changes no value; see `exact_values`. Values without a fixed shape, as texts, are
     # left to `FixedSpaces`. ``name`` says in errors which env it is: "env 3". What cannot be stored
-    # is a BadValue.
+    # is a BadValue. Resets of an env ``in_same_step`` mode come with the last row in their infos.
 
-    def __init__(self, space: spaces.Space[Any], name: str) -> None:
-        self._name = name
+    def __init__(self, space: spaces.Space[Any], name: str, *, in_same_step: bool = False) -> None:
+        self._name, self._in_same_step = name, in_same_step
         self._plan = _plan_of(space, f"{name}: observation")
         is_plain = isinstance(self._plan, _Leaf)
         self._dtype = self._plan.dtype if is_plain else None  # type: ignore[union-attr]
@@ -75,6 +75,12 @@ class EnvResults:
     def reset(self, result: Any) -> Reset:
         """Check what a `reset` returned: observation and info."""
         observation, info = reset_of(result, self._name)
+        if self._in_same_step and (taken := {"final_obs", "final_info"} & info.keys()):
+            raise BadValue(
+                f"{self._name}: info: expected a reset's keys other than final_obs and final_info, "
+                f"which have the last row in SAME_STEP mode, got {', '.join(sorted(taken))}; "
+                f"rename it in a wrapper, or use autoreset mode NEXT_STEP"
+            )
         return self.observation(observation), info
 
     def stepping(self, envs: Sequence[Any], place: int) -> Callable[[Any], Step]:

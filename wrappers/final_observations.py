@@ -23,8 +23,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
-from ..buffers.spec.exact_values import BadValue
-from .env_results import EnvResults, Reset, owned_value
+from .env_results import EnvResults, owned_value
 from .workers.infos import add_info
 
 _NAME = "_stepwell_exact_results"
@@ -47,7 +46,6 @@ class ExactInfos:
         self._is_prepared = False
         self._given: list[Any] = []
         self._checked = _CheckedEnvs()
-        self._mode = getattr(self._inner, "autoreset_mode", None)
 
     def prepare(self) -> None:
         """Make the workers of an `AsyncVectorEnv` exact; only the first call acts."""
@@ -72,9 +70,9 @@ class ExactInfos:
             inner._add_info = self._add_info
         if self._is_sync and type(inner.envs) is not _CheckedEnvs:
             if inner.envs is not self._given:
-                space, places = inner.single_observation_space, range(len(inner.envs))
+                space, mode = inner.single_observation_space, inner.autoreset_mode
                 self._checked = _CheckedEnvs(
-                    _CheckedEnv(inner.envs, k, space, self._mode) for k in places
+                    _CheckedEnv(inner.envs, k, space, mode) for k in range(len(inner.envs))
                 )
                 self._given = inner.envs
             inner.envs = self._checked
@@ -112,16 +110,15 @@ class _CheckedEnv:
     """One of them, by its place in the list, where another one may be put later."""
 
     def __init__(
-        self, envs: list[Any], place: int, space: gym.Space[Any], mode: AutoresetMode | None
+        self, envs: list[Any], place: int, space: gym.Space[Any], mode: AutoresetMode
     ) -> None:
-        self._envs, self._place, self._mode = envs, place, mode
-        self._results = EnvResults(space, f"env {place}")
+        self._envs, self._place = envs, place
+        self._results = _results_of(space, place, mode)
         self.step = self._results.stepping(envs, place)
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         results, env = self._results, self._envs[self._place]
-        result = results.reset(results.call_reset(env.reset, seed, options))
-        return _without_finals(result, self._mode, f"env {self._place}")
+        return results.reset(results.call_reset(env.reset, seed, options))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._envs[self._place], name)
@@ -138,10 +135,9 @@ def make_exact() -> bool:
     if not isinstance(env, gym.Env):
         return False
     vars(env).pop(_NAME, None)  # no longer needed
-    name_of_env, mode = f"env {local.get('index', 0)}", local.get("autoreset_mode")
-    results = EnvResults(env.observation_space, name_of_env)
-    exact_reset = functools.partial(_exact_reset, mode=mode, name=name_of_env)
-    for name, exact in (("step", _exact_step), ("reset", exact_reset)):
+    place, mode = local.get("index", 0), local.get("autoreset_mode")
+    results = _results_of(env.observation_space, place, mode)
+    for name, exact in (("step", _exact_step), ("reset", _exact_reset)):
         of_class = inspect.isfunction(getattr(type(env), name)) and name not in vars(env)
         owner: Any = type(env) if of_class else env  # pyright: ignore[reportUnknownVariableType]
         method = getattr(owner, name)
@@ -167,15 +163,7 @@ def _exact_step(step: Any, env: Any, results: EnvResults, of_class: bool) -> Any
     return exact
 
 
-def _exact_reset(
-    reset: Any,
-    env: Any,
-    results: EnvResults,
-    of_class: bool,
-    *,
-    mode: AutoresetMode | None,
-    name: str,
-) -> Any:
+def _exact_reset(reset: Any, env: Any, results: EnvResults, of_class: bool) -> Any:
     """Wrap a reset function so that it checks."""
 
     @functools.wraps(reset)
@@ -184,22 +172,14 @@ def _exact_reset(
     ) -> Any:  # the env, if `reset` is the class's function
         if of_class and args[0] is not env:
             return reset(*args, seed=seed, options=options)
-        call = functools.partial(reset, *args)
-        return _without_finals(results.reset(results.call_reset(call, seed, options)), mode, name)
+        return results.reset(results.call_reset(functools.partial(reset, *args), seed, options))
 
     return exact
 
 
-def _without_finals(result: Reset, mode: AutoresetMode | None, name: str) -> Reset:
-    """Refuse a reset whose info would replace the last row of the episode before it."""
-    taken = {"final_obs", "final_info"} & result[1].keys()
-    if taken and mode is AutoresetMode.SAME_STEP:
-        raise BadValue(
-            f"{name}: info: expected a reset's keys other than final_obs and final_info, which "
-            f"have the last row in SAME_STEP mode, got {', '.join(sorted(taken))}; rename it in a "
-            f"wrapper, or use autoreset mode NEXT_STEP"
-        )
-    return result
+def _results_of(space: gym.Space[Any], place: int, mode: AutoresetMode | None) -> EnvResults:
+    in_same_step = mode is AutoresetMode.SAME_STEP
+    return EnvResults(space, f"env {place}", in_same_step=in_same_step)
 
 
 class OverwriteDetector:

@@ -1342,11 +1342,7 @@ def _as_found_elsewhere(folders: Folders) -> Folders:
 
 
 def _begun_sessions(folders: Folders) -> int:
-    """Number of sessions that the groups' stores have.
-
-    Raises:
-        ValueError: The folder is a store itself, or no folder.
-    """
+    """Number of sessions that the groups' stores have; ValueError where it is no folder of them."""
     if folders.url is None and os.path.lexists(folders.path):
         is_folder = os.path.isdir(folders.path)
         if not is_folder or DiskStorage.exists(Path(folders.path)):
