@@ -217,6 +217,22 @@ def test_a_worker_that_dies_in_one_group_cuts_its_own_episode_alone() -> None:
     assert replay.steps == rollout.steps
 
 
+def test_an_error_leaves_no_group_under_way() -> None:
+    events: list[str] = []
+    calls = iter(range(1000))
+
+    def policy(observation: Any, is_first: Any) -> Any:
+        if next(calls) == 5:
+            raise RuntimeError("the policy broke")
+        return zeros(observation, is_first)
+
+    with sw.Collector(splits(events, 1, 2), policy, seed=0) as collector:
+        with pytest.raises(RuntimeError, match="the policy broke"):
+            collector.rollout(30)
+        for group in "ab":
+            assert events.count(f"send {group}") == events.count(f"recv {group}") > 0
+
+
 class Other(CounterEnv):
     def __init__(self, **changes: Any) -> None:
         super().__init__()

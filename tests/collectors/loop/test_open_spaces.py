@@ -174,15 +174,6 @@ def test_more_room_is_given_by_a_wrapper_and_a_longer_value_stops_the_run_with_i
 
 
 @pytest.mark.proof
-def test_rollouts_and_evaluation_take_such_envs() -> None:
-    with sw.Collector(sw.make_vec(OpenEnv, 2, num_workers=0), "random", seed=0) as collector:
-        rollout = collector.rollout(steps=5)
-    assert rollout.observation["mission"]["mask"].shape == (5, 2, 12)
-    result = sw.evaluate(OpenEnv(), "random", episodes=3, seed=0)
-    assert len(result.returns) == 3
-
-
-@pytest.mark.proof
 def test_episodes_of_such_envs_are_played_again() -> None:
     for maker in (OpenEnv, lambda: SyncVectorEnv([OpenEnv, OpenEnv])):
         replay = sw.SequenceReplayBuffer()

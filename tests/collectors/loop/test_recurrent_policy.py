@@ -161,26 +161,6 @@ def test_a_stored_state_is_that_before_the_row(mode: AutoresetMode) -> None:
         assert pairs.shape[1:] == (2,)
 
 
-def test_a_state_that_is_one_array_is_stored_under_one_name() -> None:
-    class Plain:
-        def initial_state(self, num_envs: int) -> Any:
-            return np.zeros((num_envs, 3), np.int16)
-
-        def __call__(self, observation: Any, is_first: Any, state: Any) -> Any:
-            return np.zeros(len(is_first), np.int64), (state + 1).astype(np.int16)
-
-    replay = sw.SequenceReplayBuffer()
-    with sw.Collector(counters(4), Plain(), replay, seed=0, store_state=True) as collector:
-        rollout = collector.rollout(9)
-    field = replay.spec["extra/state"]
-    assert (field.dtype, field.shape) == ("int16", (3,))
-    assert np.asarray(rollout.state).shape == (9, 1, 3)
-    assert np.asarray(rollout.state).dtype == np.int16
-    for episode in replay.iter_episodes():
-        stored = episode.fields["extra/state"][: episode.steps, 0]
-        assert stored.tolist() == list(range(episode.steps))
-
-
 def test_without_extras_a_pair_of_action_and_state_will_do() -> None:
     with sw.Collector(counters(3), Counting(extras=False), seed=0) as collector:
         rollout = collector.rollout(7)
@@ -188,11 +168,18 @@ def test_without_extras_a_pair_of_action_and_state_will_do() -> None:
     assert same(counts_in(rollout), times_of(rollout))
 
 
-@pytest.mark.parametrize("shape", ["tuple", "nested", "array"])
-def test_states_may_be_trees_of_any_kind(shape: str) -> None:
+@pytest.mark.parametrize(
+    ("shape", "names"),
+    [
+        ("tuple", ["extra/state/0", "extra/state/1"]),
+        ("nested", ["extra/state/a/0", "extra/state/a/1/b"]),
+        ("array", ["extra/state"]),
+    ],
+)
+def test_states_may_be_trees_of_any_kind(shape: str, names: list[str]) -> None:
     class Shaped:
         def initial_state(self, num_envs: int) -> Any:
-            count = np.zeros(num_envs, np.int64)
+            count = np.zeros((num_envs, 3), np.int16)
             return {
                 "tuple": (count, np.ones((num_envs, 2))),
                 "nested": {"a": (count, {"b": np.ones((num_envs, 2))})},
@@ -203,18 +190,27 @@ def test_states_may_be_trees_of_any_kind(shape: str) -> None:
             def up(part: Any) -> Any:
                 if isinstance(part, dict):
                     return {key: up(value) for key, value in part.items()}
-                return tuple(map(up, part)) if isinstance(part, tuple) else part + 1
+                one = np.ones((), np.int16)
+                return tuple(map(up, part)) if isinstance(part, tuple) else part + one
 
             return np.zeros(len(is_first), np.int64), up(state)
 
-    with sw.Collector(counters(3, [1, 4]), Shaped(), seed=0) as collector:
+    replay = sw.SequenceReplayBuffer()
+    envs = counters(3, [1, 4])
+    with sw.Collector(envs, Shaped(), replay, seed=0, store_state=True) as collector:
         rollout = collector.rollout(11)
     first, *rest = leaves(rollout.state)
-    assert same(first, times_of(rollout))
+    assert first.dtype == np.int16
+    assert same(first[..., 0], times_of(rollout))
     for other in rest:
         assert same(other[..., 0], times_of(rollout) + 1)
     structure: Any = rollout.state
     assert isinstance(structure, {"tuple": tuple, "nested": dict, "array": np.ndarray}[shape])
+    assert [field.name for field in replay.spec.fields if "state" in field.name] == names
+    for episode in replay.iter_episodes():
+        stored = episode.fields[names[0]][: episode.steps]
+        assert stored[:, 0].tolist() == list(range(episode.steps))
+        assert (stored.dtype, stored.shape[1:]) == (np.int16, (3,))
 
 
 def test_a_tuple_action_is_not_taken_for_an_action_with_its_state() -> None:

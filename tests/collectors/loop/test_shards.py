@@ -137,16 +137,6 @@ def test_a_restarted_worker_goes_on_in_the_class() -> None:
     assert {seed % 5 for seed in seeds} == {2}
 
 
-@pytest.mark.proof
-@pytest.mark.parametrize("backend", ["native", "python"])
-def test_atari_games_take_the_seeds_of_a_shard(backend: Any) -> None:
-    envs = sw.make_atari("Pong", 2, backend=backend, num_workers=0 if backend == "python" else None)
-    replay = collected(envs, (3, 4), calls=0)
-    with sw.Collector(envs, sw.RandomPolicy(), replay, seed=3, shard=(3, 4)) as collector:
-        collector.collect(steps=20)
-    assert [seed % 4 for seed in noted(replay)] == [3, 3]
-
-
 def test_one_of_one_and_no_shard_are_the_same() -> None:
     replays = [collected(seeded(NEXT_STEP), shard) for shard in (None, (1, 1))]
     assert replays[0].digest() == replays[1].digest()
