@@ -210,7 +210,7 @@ def test_states_may_be_trees_of_any_kind(shape: str, names: list[str]) -> None:
     for episode in replay.iter_episodes():
         stored = episode.fields[names[0]][: episode.steps]
         assert stored[:, 0].tolist() == list(range(episode.steps))
-        assert (stored.dtype, stored.shape[1:]) == (np.int16, (3,))
+        assert (stored.dtype.name, stored.shape[1:]) == ("int16", (3,))
 
 
 def test_a_tuple_action_is_not_taken_for_an_action_with_its_state() -> None:

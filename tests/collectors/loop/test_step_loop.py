@@ -65,7 +65,7 @@ class Watch:
 
 def shown(envs: Any, steps: int, replay: Any = None, **options: Any) -> tuple[Watch, sw.Rollout]:
     watch = Watch()
-    options |= {"on_step": watch.on_step, "on_episode": watch.on_episode}
+    options["on_step"], options["on_episode"] = watch.on_step, watch.on_episode
     with sw.Collector(envs, zeros, replay, seed=0, **options) as collector:
         return watch, collector.rollout(steps)
 

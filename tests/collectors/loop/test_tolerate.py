@@ -247,7 +247,7 @@ def test_a_replaced_worker_tolerates_as_well() -> None:
 
 class FlakyPole(CartPoleEnv):
     def step(self, action: Any) -> Any:
-        result = super().step(action)
+        result = super().step(action)  # type: ignore[no-untyped-call]
         if self.np_random.random() < 0.03:
             raise Lost("simulator")
         return result
