@@ -14,15 +14,20 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
 
 from stepwell import Collector, RandomPolicy, make_atari, make_vec
-from stepwell.collectors.evaluation.video import Video, VideoRecorder, real_time_fps
+from stepwell.collectors.evaluation.video import (
+    FrameCompressor,
+    Video,
+    VideoRecorder,
+    file_names,
+    real_time_fps,
+)
 from stepwell.wrappers import FrameSkip
 from support.envs.fakes import CounterEnv, RestartVectorEnv
 from support.envs.screen_env import ScreenEnv
-from support.mp4_files import needs_av
-
-SAME_STEP, DISABLED = AutoresetMode.SAME_STEP, AutoresetMode.DISABLED
+from support.mp4_files import needs_av, scene
 
 
 def screens(lengths: list[Any], **options: Any) -> SyncVectorEnv[Any, Any]:
@@ -158,7 +163,7 @@ def assert_refused(envs: Any, message: str) -> None:
     envs.close()
 
 
-@pytest.mark.parametrize("mode", [SAME_STEP, DISABLED])
+@pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.DISABLED])
 def test_envs_that_are_reset_before_they_can_be_rendered_are_refused(mode: AutoresetMode) -> None:
     assert_refused(screens([3], autoreset_mode=mode), f"NEXT_STEP, got {mode.name}")
 
@@ -178,3 +183,47 @@ def test_envs_in_other_processes_or_in_native_code_are_refused() -> None:
 def test_envs_that_do_not_render_arrays_are_refused(mode: str | None) -> None:
     envs = SyncVectorEnv([lambda: ScreenEnv(render_mode=mode)])
     assert_refused(envs, f"render_mode='rgb_array', got {mode!r};")
+
+
+# What is kept of frames
+
+
+@given(
+    arrays.arrays(
+        np.uint8, st.tuples(st.integers(1, 6), st.integers(1, 9), st.integers(1, 9), st.just(3))
+    )
+)
+def test_kept_frames_come_back_exactly(frames: np.ndarray) -> None:
+    keeper = FrameCompressor()
+    live = np.empty(frames.shape[1:], np.uint8)
+    for frame in frames:
+        live[...] = frame  # as an env does that renders into one array
+        keeper.add(live)
+    kept = keeper.finish()
+    assert kept.shape == frames.shape
+    assert kept.unpack().tobytes() == frames.tobytes()
+
+
+def test_frames_of_a_drawn_scene_are_kept_in_little_memory() -> None:
+    frames = scene(300, 210, 160)
+    keeper = FrameCompressor()
+    for frame in frames:
+        keeper.add(frame)
+    assert len(keeper.finish().packed) < frames.nbytes / 50
+
+
+def test_frames_of_two_sizes_are_refused() -> None:
+    keeper = FrameCompressor()
+    keeper.add(np.zeros((4, 6, 3), np.uint8))
+    with pytest.raises(ValueError, match=r"video: .*\(4, 6, 3\).*got.*\(6, 4, 3\)"):
+        keeper.add(np.zeros((6, 4, 3), np.uint8))
+
+
+def test_names_of_files_contain_the_episodes() -> None:
+    assert file_names(Path("v"), iter([0, 7])) == {
+        0: Path("v/episode-0.mp4"),
+        7: Path("v/episode-7.mp4"),
+    }
+    assert file_names(Path("v/best.MP4"), iter([7])) == {7: Path("v/best.MP4")}
+    with pytest.raises(ValueError, match=r"video: .*2 episodes.*v/a\.mp4"):
+        file_names(Path("v/a.mp4"), iter([0, 7]))

@@ -7,7 +7,7 @@ import re
 import signal
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,9 @@ from gymnasium.wrappers import FrameStackObservation
 
 import stepwell as sw
 from stepwell.buffers import SpecMismatch
-from stepwell.collectors.loop.collector import Seeds
 from stepwell.collectors.loop.step_loop import StepMachine
 from stepwell.wrappers.testing import assert_env
-from support.envs.fakes import CounterEnv, CrashEnv, FrameEnv, InfoEnv, SeededEnv, counters
+from support.envs.fakes import CounterEnv, FrameEnv, SeededEnv, counters
 from support.models.model import check_rows
 
 
@@ -67,105 +66,108 @@ def test_invalid_goals_are_refused(
         assert not replay.is_bound
 
 
-def test_without_a_replay_steps_are_counted_only() -> None:
-    with collector_of() as collector:
-        report = collector.collect(steps=20)
-    assert (report.steps, report.episodes, report.digest, report.stored_bytes) == (20, 4, "", 0)
-
-
-def test_something_else_than_an_env_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"envs: expected .*VectorEnv.*got int"):
-        collector_of(3)
-    with pytest.raises(TypeError, match=r"envs: expected .*got CounterEnv"):
-        collector_of([CounterEnv()])
-
-
-def test_envs_that_do_not_declare_their_mode_are_refused() -> None:
-    envs = counters()
-    envs.metadata = {}
-    del envs.autoreset_mode
-    with pytest.raises(
-        ValueError, match=r"metadata\['autoreset_mode'\]: .*AutoresetMode.*got None"
-    ):
-        collector_of(envs)
-
-
 # Reproducibility
 
 
-def test_equal_seeds_give_equal_digests_and_others_do_not() -> None:
-    def digest(seed: int | None, threads: int) -> str:
+def test_digests_follow_from_the_seed_alone() -> None:
+    """Trap 19: the global generator does not matter."""
+
+    def digest(seed: int | None, other: int = 0) -> str:
+        np.random.seed(other)  # noqa: NPY002
         replay = sw.SequenceReplayBuffer()
-        envs = SyncVectorEnv([SeededEnv] * threads)
-        with sw.Collector(envs, sw.RandomPolicy(), replay, seed=seed) as collector:
+        with sw.Collector(SyncVectorEnv([SeededEnv] * 2), "random", replay, seed=seed) as collector:
             return collector.collect(steps=30).digest
 
-    assert digest(1, 2) == digest(1, 2)
-    assert len({digest(seed, 2) for seed in (1, 2, None, None)}) == 4
-
-
-def test_the_global_generator_does_not_matter() -> None:
-    """Trap 19."""
-    digests = set()
-    for seed in (0, 1):
-        np.random.seed(seed)  # noqa: NPY002
-        with collector_of(
-            SyncVectorEnv([SeededEnv] * 2), replay=sw.SequenceReplayBuffer()
-        ) as collector:
-            digests.add(collector.collect(steps=30).digest)
-    assert len(digests) == 1
+    assert digest(1) == digest(1, 1)
+    assert len({digest(seed) for seed in (1, 2, None, None)}) == 4
 
 
 # Errors and Ctrl-C
 
 
-def test_an_error_in_an_env_keeps_what_came_before(replay: sw.SequenceReplayBuffer) -> None:
-    envs = SyncVectorEnv([partial(CounterEnv, 4, 0), partial(CrashEnv, 11, 4, 1)])
-    with pytest.raises(ZeroDivisionError) as caught, collector_of(envs, replay=replay) as collector:
-        collector.collect(steps=100)
-    # Before its 11th step the second env had played 10; so had the first, and one step of the
-    # vector step that failed was lost with it.
-    assert caught.value.__notes__ == ["kept: 20 steps, 4 ended episodes, in RAM"]
-    assert envs.closed
-    assert replay.steps == 20
-    check_rows(replay)
-    assert sum(e.end.is_final for e in replay.iter_episodes()) == 4
-    assert replay.sample_sequences(8, 3).reward.shape == (8, 3)
+class Fault:
+    """Raises an error in the n-th call with a place."""
+
+    def __init__(self, where: str, number: int) -> None:
+        self.where, self.left = where, number
+
+    def __call__(self, where: str, *_: Any) -> None:
+        if where == self.where:
+            self.left -= 1
+            if self.left == 0:
+                raise RuntimeError("it broke")
 
 
-@pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
-def test_the_next_call_begins_from_a_reset(
-    kind: type[Any], replay: sw.SequenceReplayBuffer
+class FaultyEnv(CounterEnv):
+    def __init__(self, fault: Fault, length: int) -> None:
+        super().__init__(length)
+        self.fault = fault
+
+    def reset(self, **options: Any) -> Any:
+        self.fault("reset")
+        return super().reset(**options)
+
+    def step(self, action: Any) -> Any:
+        self.fault("step")
+        return super().step(action)
+
+
+class FaultyPolicy:
+    """Counts the rows of an episode in its state."""
+
+    def __init__(self, fault: Fault) -> None:
+        self.fault = fault
+
+    def initial_state(self, num_envs: int) -> Any:
+        return np.zeros(num_envs, np.int64)
+
+    def __call__(self, observation: Any, is_first: Any, state: Any) -> Any:
+        self.fault("policy")
+        return np.zeros(len(is_first), np.int64), state + 1, {"count": state}
+
+
+PLACES = {"policy": 5, "step": 9, "reset": 4, "on_step": 3, "on_episode": 3}
+FAULTS = [(*place, call) for place in PLACES.items() for call in ("rollout", "collect")]
+
+
+@pytest.mark.parametrize(("where", "number", "call"), [*FAULTS, ("progress", 1, "collect")])
+@pytest.mark.parametrize("in_groups", [False, True])
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_after_an_error_whole_rows_are_kept_and_the_next_call_begins_from_a_reset(
+    mode: AutoresetMode,
+    in_groups: bool,
+    where: str,
+    number: int,
+    call: str,
+    replay: sw.SequenceReplayBuffer,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    class Failing:
-        def __init__(self) -> None:
-            self.calls = 0
-
-        def __call__(self, observation: Any, is_first: Any) -> Any:
-            self.calls += 1
-            if self.calls == 8:
-                raise RuntimeError("the policy broke")
-            return np.zeros(2, np.int64)
-
-    envs = kind([partial(CounterEnv, 5, tag) for tag in (0, 1)])
-    with collector_of(envs, Failing(), replay) as collector:
-        with pytest.raises(RuntimeError, match="the policy broke") as caught:
-            collector.collect(steps=100)
-        assert caught.value.__notes__ == ["kept: 12 steps, 2 ended episodes, in RAM"]
-        report = collector.collect(steps=4)
-        assert report.cut == 2
-        assert report.steps == 4
-    lengths = [(e.stream, e.steps, bool(e.cut[-1])) for e in replay.iter_episodes()]
-    assert lengths == [
-        (0, 5, False),
-        (1, 5, False),
-        (0, 1, True),
-        (1, 1, True),
-        (0, 2, True),
-        (1, 2, True),
-    ]
-    check_rows(replay)
-    assert report.digest == replay.digest()
+    monkeypatch.setattr("stepwell.collectors.loop.collector._PROGRESS_SECONDS", 0.0)
+    fault = Fault(where, number)
+    told: dict[str, Any] = {on: partial(fault, on) for on in ("on_step", "on_episode")}
+    makes = [partial(FaultyEnv, fault, n) for n in (2, 4)]
+    parts = [makes[:1], makes[1:]] if in_groups else [makes]
+    groups = [SyncVectorEnv(part, autoreset_mode=mode) for part in parts]
+    with collector_of(groups, FaultyPolicy(fault), replay, **told) as collector:
+        plays: dict[str, Callable[[], Any]] = {
+            "rollout": partial(collector.rollout, 50),
+            "collect": partial(collector.collect, steps=100, progress=partial(fault, "progress")),
+        }
+        with pytest.raises(RuntimeError, match="it broke") as caught:
+            plays[call]()
+        ended = sum(e.end.is_final for e in replay.iter_episodes())
+        kept = replay.steps
+        note = f"kept: {kept} steps, {ended} ended episodes, in RAM"
+        assert caught.value.__notes__ == [note]
+        assert kept > 0 or where == "progress"
+        rollout = collector.rollout(3)
+        assert rollout.is_first[0].all()
+        assert rollout.extras["count"][0].tolist() == [0, 0]
+        assert replay.steps == kept + rollout.steps
+    assert all(envs.closed for envs in groups)
+    for episode in replay.iter_episodes():
+        assert np.asarray(episode.observation)[:, 1].tolist() == list(range(episode.rows))
+    assert collector.report.digest == replay.digest()
 
 
 def test_an_error_while_rows_are_written_leaves_envs_that_can_go_on(
@@ -208,81 +210,28 @@ def test_a_second_failure_does_not_hide_the_first(
     ]
 
 
-def test_after_an_error_in_a_reset_collecting_can_continue(replay: sw.SequenceReplayBuffer) -> None:
-    class Moody(CounterEnv):
-        resets = 0
-
-        def reset(self, **options: Any) -> Any:
-            Moody.resets += 1
-            if Moody.resets == 3:
-                raise RuntimeError("no reset today")
-            return super().reset(**options)
-
-    with collector_of(SyncVectorEnv([partial(Moody, 5)]), replay=replay) as collector:
-        collector.collect(steps=3)
-        collector.collect(episodes=1)  # the second reset
-        with pytest.raises(RuntimeError, match="no reset today") as caught:
-            collector.collect(episodes=1)
-        assert caught.value.__notes__ == ["kept: 8 steps, 1 ended episodes, in RAM"]
-        assert collector.collect(steps=2).steps == 2
-    assert [(e.steps, bool(e.cut[-1])) for e in replay.iter_episodes()] == [
-        (3, True),
-        (5, False),
-        (2, True),
-    ]
-
-
-def test_a_progress_call_that_raises_is_an_error_like_others(
-    replay: sw.SequenceReplayBuffer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("stepwell.collectors.loop.collector._PROGRESS_SECONDS", 0.0)
-    with pytest.raises(ZeroDivisionError) as caught, collector_of(replay=replay) as collector:
-        collector.collect(steps=100, progress=lambda report: 1 / 0)  # type: ignore[arg-type]
-    assert caught.value.__notes__ == ["kept: 2 steps, 0 ended episodes, in RAM"]
-
-
+@pytest.mark.parametrize(("at", "goal"), [(5, 1000), (0, 2)])  # also in the last step
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 def test_ctrl_c_ends_between_two_steps(
-    mode: AutoresetMode, replay: sw.SequenceReplayBuffer
+    mode: AutoresetMode, at: int, goal: int, replay: sw.SequenceReplayBuffer
 ) -> None:
     calls: Iterator[int] = iter(range(100))
 
     def policy(observation: Any, is_first: Any) -> Any:
-        if next(calls) == 5:
+        if next(calls) == at:
             signal.raise_signal(signal.SIGINT)
         return np.zeros(2, np.int64)
 
     envs = counters(4, 4, mode=mode)
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt) as caught, collector_of(envs, policy, replay) as one:
-        one.collect(steps=1000)
-    steps = 10 if mode is AutoresetMode.NEXT_STEP else 12
-    assert caught.value.__notes__ == [f"kept: {steps} steps, 2 ended episodes, in RAM"]
+        one.collect(steps=goal)
+    steps = 2 * (at + 1) - 2 * (at == 5 and mode is AutoresetMode.NEXT_STEP)
+    ended = 2 if at == 5 else 0
+    assert caught.value.__notes__ == [f"kept: {steps} steps, {ended} ended episodes, in RAM"]
     assert signal.getsignal(signal.SIGINT) is before
     assert envs.closed
     check_rows(replay)
-
-
-def test_ctrl_c_from_outside_ends_a_long_run(replay: sw.SequenceReplayBuffer) -> None:
-    timer = threading.Timer(0.2, signal.raise_signal, [signal.SIGINT])
-    timer.start()
-    with pytest.raises(KeyboardInterrupt) as caught, collector_of(replay=replay) as collector:
-        collector.collect(steps=10**9)
-    assert f"kept: {replay.steps:,} steps" in caught.value.__notes__[0]
-    assert replay.steps > 0
-    check_rows(replay)
-
-
-def test_ctrl_c_in_the_last_step_says_what_was_kept(replay: sw.SequenceReplayBuffer) -> None:
-    def policy(observation: Any, is_first: Any) -> Any:
-        signal.raise_signal(signal.SIGINT)
-        return np.zeros(2, np.int64)
-
-    with collector_of(policy=policy, replay=replay) as collector:
-        with pytest.raises(KeyboardInterrupt) as caught:
-            collector.collect(steps=2)
-        assert caught.value.__notes__ == ["kept: 2 steps, 0 ended episodes, in RAM"]
-    assert replay.steps == 2
 
 
 def test_collecting_in_another_thread_works(replay: sw.SequenceReplayBuffer) -> None:
@@ -326,42 +275,20 @@ def test_a_collector_that_is_garbage_collected_closes_its_envs(
         gc.enable()
 
 
-def test_envs_are_closed_even_if_storing_the_rest_fails(
+def test_closing_that_fails_closes_the_envs_and_hides_no_error(
     replay: sw.SequenceReplayBuffer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(StepMachine, "flush", lambda self: 1 / 0)
     envs = counters()
-    collector = collector_of(envs, replay=replay)
-    collector.collect(steps=3)
-    monkeypatch.setattr(StepMachine, "flush", lambda self: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        collector.close()
+        collector_of(envs, replay=replay).close()
     assert envs.closed
-
-
-def test_an_error_in_the_block_is_not_hidden_by_one_while_closing(
-    replay: sw.SequenceReplayBuffer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(StepMachine, "flush", lambda self: 1 / 0)
     with pytest.raises(RuntimeError, match="mine") as caught, collector_of(replay=replay):
         raise RuntimeError("mine")
     assert caught.value.__notes__ == ["closing failed too: division by zero"]
 
 
 # Going on with a replay
-
-
-def test_a_second_collector_goes_on_with_new_ids_and_joins_no_episodes(
-    replay: sw.SequenceReplayBuffer,
-) -> None:
-    for _ in range(3):
-        with collector_of(replay=replay) as collector:
-            collector.collect(steps=14)
-    assert [e.id for e in replay.iter_episodes()] == list(range(12))
-    assert [e.steps for e in replay.iter_episodes()] == [5, 5, 2, 2] * 3
-    assert replay.steps == 42
-    check_rows(replay)
-    assert len(replay.sessions) == 3
-    assert [session["session"] for session in replay.sessions] == [0, 1, 2]
 
 
 def test_a_continued_replay_gets_other_seeds(replay: sw.SequenceReplayBuffer) -> None:
@@ -393,13 +320,24 @@ def test_two_collectors_may_take_turns(replay: sw.SequenceReplayBuffer) -> None:
     assert [report.cut for report in reports] == [0, 0, 2, 0, 2, 0]
 
 
-def test_other_envs_are_refused(replay: sw.SequenceReplayBuffer) -> None:
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (
+            {"envs": SyncVectorEnv([FrameEnv] * 2)},
+            r"'observation' .*int64 \(3,\), narrow.*uint8 \(4, 4\), narrow",
+        ),
+        ({"policy": lambda o, f: (np.zeros(2, np.int64), {"value": np.zeros(2)})}, "'extra/value'"),
+    ],
+)
+def test_rows_of_other_fields_are_refused(
+    other: Any, message: str, replay: sw.SequenceReplayBuffer
+) -> None:
     with collector_of(replay=replay) as collector:
         collector.collect(steps=3)
-    with collector_of(SyncVectorEnv([FrameEnv] * 2), replay=replay) as other:
-        message = r"'observation' .*int64 \(3,\), narrow.*uint8 \(4, 4\), narrow"
+    with collector_of(**other, replay=replay) as another:
         with pytest.raises(SpecMismatch, match=message):
-            other.collect(steps=3)
+            another.collect(steps=3)
     assert (replay.steps, len(replay.sessions)) == (4, 1)
 
 
@@ -425,17 +363,6 @@ def test_envs_of_another_recipe_are_refused(replay: sw.SequenceReplayBuffer) -> 
     assert replay.sessions[0]["versions"]["x"] == "4"  # type: ignore[index]
 
 
-def test_extras_that_were_not_stored_before_are_refused(replay: sw.SequenceReplayBuffer) -> None:
-    with collector_of(replay=replay) as collector:
-        collector.collect(steps=3)
-    policy = lambda o, f: (np.zeros(2, np.int64), {"value": np.zeros(2)})  # noqa: E731
-    with (
-        collector_of(policy=policy, replay=replay) as other,
-        pytest.raises(SpecMismatch, match=r"'extra/value'"),
-    ):
-        other.collect(steps=3)
-
-
 def test_a_store_in_a_folder_is_continued(tmp_path: Path) -> None:
     digests = []
     for session in range(2):
@@ -458,6 +385,7 @@ def test_a_store_in_a_folder_is_continued(tmp_path: Path) -> None:
             (6, 2, True),
             (7, 2, True),
         ]
+        assert [e.metadata["session"] for e in replay.iter_episodes()] == [0] * 4 + [1] * 4
         assert len(replay.sessions) == 2
         assert len({*digests, replay.digest()}) == 3
     with (
@@ -484,42 +412,21 @@ def test_a_space_that_cannot_be_stored_is_refused_at_once() -> None:
         collector_of(SyncVectorEnv([StrangeEnv]))
 
 
-def test_an_info_value_of_another_kind_is_refused(replay: sw.SequenceReplayBuffer) -> None:
-    with (
-        collector_of(SyncVectorEnv([InfoEnv]), replay=replay, info={"text": 0}) as collector,
-        pytest.raises(SpecMismatch, match=r"'text': .*one int64, got .*step 1"),
-    ):
-        collector.collect(steps=5)
-
-
-def test_the_names_of_env_and_policy_are_noted(replay: sw.SequenceReplayBuffer) -> None:
-    with collector_of(gym.make("CartPole-v1"), replay=replay) as collector:
-        collector.collect(steps=3)
-    (session,) = replay.sessions
-    assert session["recipe"]["env"] == "CartPole-v1"  # type: ignore[index]
-    assert session["policy"] == "stepwell.collectors.policies.policy.RandomPolicy"
-    assert (session["seed"], session["num_envs"], session["session"]) == ("0", 1, 0)
-
-
 # The report
 
 
-def test_seconds_add_up_to_no_more_than_the_whole(replay: sw.SequenceReplayBuffer) -> None:
+def test_seconds_and_bytes_are_those_of_the_call(replay: sw.SequenceReplayBuffer) -> None:
     with collector_of(replay=replay) as collector:
-        report = collector.collect(steps=200)
-    parts = (report.env_seconds, report.policy_seconds, report.write_seconds)
-    assert min(parts) > 0
-    assert sum(parts) <= report.seconds
-    assert report.steps_per_second == report.steps / report.seconds
-
-
-def test_bytes_are_those_of_the_rows(replay: sw.SequenceReplayBuffer) -> None:
-    with collector_of(replay=replay) as collector:
-        first, second = collector.collect(steps=100), collector.collect(steps=100)
-    assert first.stored_bytes + second.stored_bytes == replay.total_bytes
-    rows = sum(e.rows for e in replay.iter_episodes())
-    row_bytes = replay.spec.row_bytes
-    assert rows * row_bytes <= first.raw_bytes + second.raw_bytes <= (rows + 2) * row_bytes
+        reports = [collector.collect(steps=100) for _ in range(2)]
+    for report in reports:
+        parts = (report.env_seconds, report.policy_seconds, report.write_seconds)
+        assert min(parts) > 0
+        assert sum(parts) <= report.seconds
+        assert report.steps_per_second == report.steps / report.seconds
+    assert sum(report.stored_bytes for report in reports) == replay.total_bytes
+    rows, row_bytes = sum(e.rows for e in replay.iter_episodes()), replay.spec.row_bytes
+    raw_bytes = sum(report.raw_bytes for report in reports)
+    assert rows * row_bytes <= raw_bytes <= (rows + 2) * row_bytes
 
 
 def test_progress_is_reported_during_the_run_and_at_the_end(
@@ -560,47 +467,15 @@ def test_every_env_keeps_its_newest_steps_in_a_small_replay(capacity: int) -> No
     assert min(kept) > 0.6 * capacity / 8
 
 
-def test_the_repr_is_one_line_with_target_and_counts(tmp_path: Path) -> None:
-    without = collector_of()
-    assert repr(without) == (
-        "Collector(CounterEnv, num_envs=2, writes to no replay, 0 steps, 0 episodes)"
-    )
-    without.close()
+def test_the_repr_has_target_and_counts(tmp_path: Path) -> None:
     with sw.SequenceReplayBuffer(tmp_path) as stored, collector_of(replay=stored) as collector:
-        collector.collect(steps=12)
-        collector.collect(steps=8)
+        collector.collect(steps=20)
         assert repr(collector) == (
             f"Collector(CounterEnv, num_envs=2, writes to {tmp_path}, 20 steps, 4 episodes)"
         )
-    with collector_of(replay=sw.SequenceReplayBuffer()) as collector:
-        assert "writes to RAM" in repr(collector)
-
-
-# Seeds and facts of a run
-
-
-def test_all_seeds_follow_from_one() -> None:
-    one, same, other = Seeds(3, 0), Seeds(3, 0), Seeds(4, 0)
-    resets = [one.next_envs_seed(8) for _ in range(5)]
-    assert resets == [same.next_envs_seed(8) for _ in range(5)]
-    assert one.policy_rng().integers(2**60) == same.policy_rng().integers(2**60)
-    assert one.policy_rng().integers(2**60) != other.policy_rng().integers(2**60)
-    # Env i gets the seed plus i: no env of any reset meets another one's.
-    used = {seed + env for seed in resets for env in range(8)}
-    assert len(used) == 40
-    assert max(used) < 2**31
-
-
-def test_a_later_session_has_seeds_of_its_own() -> None:
-    assert Seeds(3, 0).next_envs_seed(1) != Seeds(3, 1).next_envs_seed(1)
-    draws = {int(Seeds(3, session).policy_rng().integers(2**60)) for session in range(5)}
-    assert len(draws) == 5
-
-
-def test_without_a_seed_one_is_drawn_and_can_be_used_again() -> None:
-    drawn = Seeds(None, 0)
-    assert drawn.seed != Seeds(None, 0).seed
-    assert Seeds(drawn.seed, 0).next_envs_seed(2) == Seeds(drawn.seed, 0).next_envs_seed(2)
+    for replay, target in ((None, "no replay"), (sw.SequenceReplayBuffer(), "RAM")):
+        with collector_of(replay=replay) as collector:
+            assert f"writes to {target}, 0 steps" in repr(collector)
 
 
 class OutOfSpaceEnv(gym.Env[Any, np.int64]):
@@ -678,6 +553,12 @@ def test_observations_outside_of_their_space_are_told_once_an_env_and_counted(
     assert (report.outside, again.outside) == (6, 6)
     assert "6 outside" in str(report)
     assert report.to_json()["outside"] == 6
+    with collector_of(SyncVectorEnv([partial(out_of_space, kind)] * 2)) as collector:
+        with pytest.warns(UserWarning, match=r"env \d"):
+            collector.rollout(steps=5)  # without a replay
+        assert collector.report.outside == 2
+        collector.rollout(steps=5)
+        assert collector.report.outside == 4
     env = sw.record(out_of_space(kind), sw.SequenceReplayBuffer())
     env.reset()
     for _ in range(5):
@@ -689,20 +570,6 @@ def test_observations_outside_of_their_space_are_told_once_an_env_and_counted(
     assert not found.is_fine
     with pytest.raises(AssertionError, match=r"FAIL +observations"):
         assert_env(partial(out_of_space, kind), steps=20, vectorization=["sync"])
-
-
-@pytest.mark.parametrize("kind", OUT_OF_SPACE)
-def test_a_rollout_without_a_replay_tells_of_observations_outside_of_their_space(kind: str) -> None:
-    with collector_of(SyncVectorEnv([partial(out_of_space, kind)] * 2)) as collector:
-        with pytest.warns(UserWarning, match=r"env \d") as told:
-            collector.rollout(steps=5)
-        outside = [collector.report.outside]
-        for _ in range(2):
-            collector.rollout(steps=5)  # a warning here would be an error
-            outside.append(collector.report.outside)
-    assert sorted(str(one.message)[:5] for one in told) == ["env 0", "env 1"]
-    assert {"row 3" in str(one.message) for one in told} == {True}
-    assert outside == [2, 4, 2]  # rows 3 and 5, 6; and 3 of the next episode
 
 
 def test_observations_in_their_space_are_not_told(replay: sw.SequenceReplayBuffer) -> None:

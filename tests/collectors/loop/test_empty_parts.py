@@ -13,8 +13,6 @@ from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 import stepwell as sw
-from stepwell.buffers import bridges
-from stepwell.wrappers.workers.vector_env import WorkerVectorEnv
 
 ENDS_AFTER = 5
 
@@ -108,13 +106,10 @@ def check(episodes: list[Any], kind: type[Empty]) -> None:
             assert episode.observation == {}
 
 
-@pytest.mark.parametrize("where", ["RAM", "disk"])
 @pytest.mark.parametrize("vector", VECTORS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_they_are_collected_and_drawn(
-    kind: type[Empty], vector: str, where: str, tmp_path: Path
-) -> None:
-    replay = sw.SequenceReplayBuffer(tmp_path / "store" if where == "disk" else None, seed=0)
+def test_they_are_collected_and_drawn(kind: type[Empty], vector: str, tmp_path: Path) -> None:
+    replay = sw.SequenceReplayBuffer(tmp_path / "store", seed=0)
     with sw.Collector(VECTORS[vector](kind), "random", replay, seed=0) as collector:
         collector.collect(steps=24)
     assert replay.steps >= 24
@@ -157,23 +152,3 @@ def test_actions_that_gymnasium_cannot_divide_are_refused_before_a_step(kind: An
     with pytest.raises(ValueError, match=r"empty Dict or Tuple.*make_vec"):
         sw.Collector(envs, "random", sw.SequenceReplayBuffer())
     envs.close()
-
-
-def test_workers_hand_them_over_as_the_space_says() -> None:
-    envs = sw.make_vec(Empty, 2, num_workers=1)
-    assert isinstance(envs, WorkerVectorEnv)
-    observation, _ = envs.reset(seed=0)
-    assert observation["b"].shape == (2, 3, 0)
-    assert (observation["c"], observation["d"]) == ({}, ())
-    envs.close()
-
-
-def test_files_hold_them(tmp_path: Path) -> None:
-    replay = sw.SequenceReplayBuffer()
-    with sw.Collector(sw.make_vec(Empty, 1, num_workers=0), "random", replay) as collector:
-        collector.collect(steps=10)
-    for name in ("npz", "dreamerv3"):
-        bridges.export_episodes(replay, name, tmp_path / name)
-    back = sw.SequenceReplayBuffer()
-    bridges.import_episodes("npz", tmp_path / "npz", back)
-    check([episode for episode in back.iter_episodes() if episode.steps], Empty)

@@ -18,17 +18,13 @@ from stepwell.collectors.loop.collector import Seeds
 from stepwell.wrappers import WorkerVectorEnv
 from support.envs.fakes import (
     CounterEnv,
-    CrashEnv,
-    DictEnv,
     DieEnv,
     FrameEnv,
     TraceEnv,
     counters,
-    nested_action,
     zeros,
 )
 from support.examples import examples
-from support.models.model import assert_stored
 from support.models.plans import MODES, PLAN
 from support.models.rollout_model import (
     CountingRule,
@@ -36,9 +32,7 @@ from support.models.rollout_model import (
     Rule,
     TraceRule,
     ValuedPolicy,
-    assert_equal_rollouts,
-    assert_rollout,
-    assert_values,
+    play_calls,
     policy_of,
 )
 
@@ -59,12 +53,6 @@ def groups_of(
     ]
 
 
-def model_of(plans: list[list[Any]], rule: Rule, mode: AutoresetMode, **more: Any) -> RolloutModel:
-    flat = [plan for own in plans for plan in own]
-    envs = [TraceEnv(plan, tag) for tag, plan in enumerate(flat)]
-    return RolloutModel(envs, rule, mode=mode, seed_of=Seeds(5, 0).env_seed, **more)
-
-
 # The same data
 
 
@@ -73,35 +61,11 @@ def model_of(plans: list[list[Any]], rule: Rule, mode: AutoresetMode, **more: An
 def test_rollouts_equal_the_rows_of_single_envs(
     plans: list[list[Any]], mode: AutoresetMode, rule: Rule, lengths: list[int]
 ) -> None:
-    model, replay = model_of(plans, rule, mode), sw.SequenceReplayBuffer()
-    model.reset(Seeds(5, 0).next_envs_seed(len(model.envs)))
-    with sw.Collector(groups_of(plans, mode), policy_of(rule), replay, seed=5) as collector:
-        for steps in lengths:
-            rollout, expected = collector.rollout(steps), model.rollout(steps)
-            assert sorted(rollout.episode_lengths) == sorted(expected.lengths)
-            expected.lengths = list(rollout.episode_lengths)
-            assert sorted(rollout.episode_returns) == sorted(expected.returns)
-            expected.returns = list(rollout.episode_returns)
-            assert_rollout(rollout, expected)
-            assert_values(rollout, expected, rule)
-            assert_stored_by_stream(replay, model)
-    assert_stored_by_stream(replay, model)
-
-
-def assert_stored_by_stream(replay: sw.SequenceReplayBuffer, model: RolloutModel) -> None:
-    """As `assert_stored`, but for the order among streams: groups come one after the other."""
-    model_episodes = sorted(model.episodes, key=lambda e: (e.stream, e.number))
-
-    class Sorted:
-        steps = replay.steps
-
-        def __len__(self) -> int:
-            return len(replay)
-
-        def iter_episodes(self) -> Any:
-            return sorted(replay.iter_episodes(), key=lambda e: (e.stream, e.id))
-
-    assert_stored(Sorted(), model_episodes)  # type: ignore[arg-type]
+    flat = [plan for own in plans for plan in own]
+    envs = [TraceEnv(plan, tag) for tag, plan in enumerate(flat)]
+    model = RolloutModel(envs, rule, mode=mode, seed_of=Seeds(5, 0).env_seed)
+    calls = [("rollout", steps) for steps in lengths]
+    play_calls(groups_of(plans, mode), model, calls, sw.SequenceReplayBuffer())
 
 
 @pytest.mark.proof
@@ -139,48 +103,6 @@ def test_every_kind_of_call_loses_no_row(
         assert rows[1:, 3].tolist() == np.asarray(episode.action)[:-1].tolist()
     assert replay.steps == sum(e.steps for e in replay.iter_episodes())
     assert collector.report.digest == replay.digest()
-
-
-@ALL_MODES
-def test_whole_episodes_equal_those_of_one_vector_env(mode: AutoresetMode) -> None:
-    plans: list[Any] = [[[(3, "truncated"), (1, "both")], [(5, "terminated")]], [[(4, "both")]]]
-    digests = set()
-    for envs in (groups_of(plans, mode), *groups_of([[*plans[0], *plans[1]]], mode)):
-        replay = sw.SequenceReplayBuffer()
-        with sw.Collector(envs, policy_of(TraceRule()), replay, seed=1) as collector:
-            digests.add(collector.collect(episodes=7).digest)
-            assert replay.episodes == 7
-            assert all(e.end.is_final for e in replay.iter_episodes())
-    assert len(digests) == 1
-
-
-def test_metadata_is_called_with_the_number_of_the_env_among_all() -> None:
-    replay = sw.SequenceReplayBuffer()
-    groups = [counters(3, 3), counters(3, first=2)]
-    with sw.Collector(
-        groups, zeros, replay, seed=0, metadata=lambda env, info: {"column": env}
-    ) as collector:
-        collector.rollout(9)
-    assert {(e.stream, e.metadata["column"]) for e in replay.iter_episodes()} == {
-        (0, 0),
-        (1, 1),
-        (2, 2),
-    }
-
-
-def test_nested_spaces_and_info_come_from_their_own_group() -> None:
-    make = [SyncVectorEnv([partial(DictEnv, 4)] * n) for n in (2, 1)]
-    whole = SyncVectorEnv([partial(DictEnv, 4)] * 3)
-    found = []
-
-    def act(observation: Any, is_first: Any) -> Any:
-        return nested_action(observation)
-
-    for envs in (make, whole):
-        with sw.Collector(envs, act, seed=0) as collector:
-            found.append(collector.rollout(9))
-    found[0].episode_returns = found[1].episode_returns = ()
-    assert_equal_rollouts(*found)
 
 
 # In turns
@@ -277,28 +199,6 @@ def test_closing_closes_all_groups_even_if_one_will_not_close() -> None:
     collector.close()
 
 
-@pytest.mark.parametrize("crashing", [0, 1])
-@pytest.mark.parametrize("kind", [SyncVectorEnv, WorkerVectorEnv])
-def test_a_group_that_raises_keeps_what_came_before(crashing: int, kind: Any) -> None:
-    """Pending steps of the other groups are received, and discarded."""
-    makes: list[Any] = [[partial(CounterEnv, 4, tag)] for tag in (0, 1)]
-    makes[crashing] = [partial(CrashEnv, 7, 4, crashing)]
-    groups = [kind(make) for make in makes]
-    replay = sw.SequenceReplayBuffer()
-    with sw.Collector(groups, zeros, replay, seed=0) as collector:
-        with pytest.raises(ZeroDivisionError, match="planted at step 7") as caught:
-            collector.rollout(30)
-        assert caught.value.__notes__[-1].startswith(f"kept: {replay.steps} steps, ")
-        assert 12 <= replay.steps <= 13
-        kept = replay.steps
-        rollout = collector.rollout(5)
-        assert rollout.is_first[0].all()
-        assert replay.steps == kept + rollout.steps
-    for episode in replay.iter_episodes():
-        assert np.asarray(episode.observation)[:, 1].tolist() == list(range(episode.rows))
-    assert next(e.steps for e in replay.iter_episodes() if e.end.is_final and e.stream == 0) == 4
-
-
 def test_a_worker_that_dies_in_one_group_cuts_its_own_episode_alone() -> None:
     """Its env ends the process at the 8th step of its life, in its second episode."""
     groups = [
@@ -317,7 +217,7 @@ def test_a_worker_that_dies_in_one_group_cuts_its_own_episode_alone() -> None:
     assert replay.steps == rollout.steps
 
 
-def test_an_error_in_the_policy_leaves_no_group_under_way() -> None:
+def test_an_error_leaves_no_group_under_way() -> None:
     events: list[str] = []
     calls = iter(range(1000))
 
@@ -326,17 +226,11 @@ def test_an_error_in_the_policy_leaves_no_group_under_way() -> None:
             raise RuntimeError("the policy broke")
         return zeros(observation, is_first)
 
-    replay = sw.SequenceReplayBuffer()
-    with sw.Collector(splits(events, 1, 2), policy, replay, seed=0) as collector:
+    with sw.Collector(splits(events, 1, 2), policy, seed=0) as collector:
         with pytest.raises(RuntimeError, match="the policy broke"):
             collector.rollout(30)
         for group in "ab":
             assert events.count(f"send {group}") == events.count(f"recv {group}") > 0
-        rollout = collector.rollout(4)
-        assert rollout.is_first[0].all()
-        assert rollout.steps == 12
-    for episode in replay.iter_episodes():
-        assert np.asarray(episode.observation)[:, 1].tolist() == list(range(episode.rows))
 
 
 class Other(CounterEnv):
@@ -346,69 +240,49 @@ class Other(CounterEnv):
             setattr(self, name, value)
 
 
-@pytest.mark.parametrize(
-    ("other", "message"),
-    [
-        ({"observation_space": spaces.Box(0, 9, (4,), np.int64)}, r"observation space.*\(4,\)"),
-        ({"observation_space": spaces.Box(0, 2**30, (3,), np.int32)}, "observation space.*int32"),
-        ({"action_space": spaces.Discrete(5)}, r"action space.*Discrete\(5\)"),
-        ({"action_space": spaces.Box(-1, 1, (1,))}, r"action space.*Box\(-1.0, 1.0"),
-    ],
-)
-def test_groups_with_other_spaces_are_refused(other: dict[str, Any], message: str) -> None:
-    groups = [counters(3), SyncVectorEnv([partial(Other, **other)])]
-    with pytest.raises((ValueError, TypeError), match=f"^envs: .*{message}.* number 2"):
-        sw.Collector(groups, zeros, seed=0)
+def with_other(**changes: Any) -> list[Any]:
+    return [counters(3), SyncVectorEnv([partial(Other, **changes)])]
 
 
-def test_groups_that_stack_otherwise_are_refused() -> None:
-    def stacks(size: int) -> SyncVectorEnv:
-        def make() -> gym.Env[Any, Any]:
-            env = gym.wrappers.FrameStackObservation(FrameEnv(), 3)
-            env.metadata = {**env.metadata, "stepwell": {"frame_stack": size}}
-            return env
+def stacks(size: int) -> SyncVectorEnv:
+    def make() -> gym.Env[Any, Any]:
+        env = gym.wrappers.FrameStackObservation(FrameEnv(), 3)
+        env.metadata = {**env.metadata, "stepwell": {"frame_stack": size}}
+        return env
 
-        return SyncVectorEnv([make])
-
-    with pytest.raises(
-        ValueError, match=r"^envs: .*frame stack.*\(3, 'repeat'\).*\(1, 'repeat'\) in number 2"
-    ):
-        sw.Collector([stacks(3), stacks(1)], zeros, seed=0)
+    return SyncVectorEnv([make])
 
 
 @pytest.mark.parametrize(
-    ("envs", "got"),
+    ("envs", "message"),
     [
-        ([], "an empty list"),
-        ([CounterEnv()], "CounterEnv"),
-        (["CartPole-v1"], "str"),
-        ([None], "NoneType"),
-        ([[counters(3)]], "list"),
-        ([counters(3), 4], "int"),
+        (
+            with_other(observation_space=spaces.Box(0, 9, (4,), np.int64)),
+            r"observation space.*\(4,\).* number 2",
+        ),
+        (
+            with_other(observation_space=spaces.Box(0, 2**30, (3,), np.int32)),
+            "observation space.*int32.* number 2",
+        ),
+        (with_other(action_space=spaces.Discrete(5)), r"action space.*Discrete\(5\).* number 2"),
+        (with_other(action_space=spaces.Box(-1, 1, (1,))), r"action space.*Box\(-1.* number 2"),
+        (
+            [stacks(3), stacks(1)],
+            r"frame stack.*\(3, 'repeat'\).*\(1, 'repeat'\) in number 2",
+        ),
+        ([], "got an empty list"),
+        ([CounterEnv()], "got CounterEnv"),
+        (["CartPole-v1"], "got str"),
+        ([None], "got NoneType"),
+        ([[counters(3)]], "got list"),
+        ([counters(3), 4], "got int"),
+        (3, r"VectorEnv.*got int"),
+        ([counters(3)] * 2, "twice"),
     ],
 )
-def test_lists_of_something_else_than_vector_envs_are_refused(envs: Any, got: str) -> None:
-    with pytest.raises((ValueError, TypeError), match=f"^envs: .*got {got}"):
+def test_envs_that_cannot_be_stepped_together_are_refused(envs: Any, message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=f"^envs: .*{message}"):
         sw.Collector(envs, zeros, seed=0)
-
-
-def test_one_vector_env_twice_is_refused() -> None:
-    envs = counters(3)
-    with pytest.raises(ValueError, match=r"^envs: .*twice"):
-        sw.Collector([envs, envs], zeros, seed=0)
-
-
-def test_a_list_of_one_vector_env_is_that_env() -> None:
-    found = []
-    for envs in ([counters(3, 4)], counters(3, 4), (counters(3, 4),)):
-        with sw.Collector(envs, policy_of_counts(), seed=0) as collector:
-            found.append(collector.rollout(9))
-    assert_equal_rollouts(found[0], found[1])
-    assert_equal_rollouts(found[0], found[2])
-
-
-def policy_of_counts() -> Any:
-    return lambda observation, is_first: (observation[:, 1] % 4, {"t": observation[:, 1]})
 
 
 def test_groups_may_differ_in_how_they_reset() -> None:

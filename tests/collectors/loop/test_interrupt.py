@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import threading
 
 import pytest
 
@@ -53,19 +52,3 @@ def test_a_handler_of_other_code_stays_installed(monkeypatch: pytest.MonkeyPatch
         assert came == [signal.SIGINT]
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def test_outside_the_main_thread_it_does_nothing() -> None:
-    failures: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            with InterruptGuard() as guard:
-                guard.check()
-        except BaseException as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert failures == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,11 @@ import numpy as np
 import pytest
 from gymnasium import Env, spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from typer.testing import CliRunner
 
 import stepwell as sw
 from stepwell.buffers import Episode
+from stepwell.collectors.cli.app import app
 from stepwell.wrappers import FixedSpaces
 from support.envs.open_spaces import ACTION, OBSERVATION, OpenEnv, plain, reward_of, value_at
 
@@ -171,28 +174,6 @@ def test_more_room_is_given_by_a_wrapper_and_a_longer_value_stops_the_run_with_i
 
 
 @pytest.mark.proof
-def test_padding_costs_almost_nothing_on_disk(tmp_path: Path) -> None:
-    def size(space: Any, folder: str) -> int:
-        with sw.SequenceReplayBuffer(tmp_path / folder) as replay:
-            with replay.writer((space, spaces.Discrete(2))) as writer:
-                for _ in range(2000):
-                    writer.add("go to the red ball", 1, 0.0, "go to the red ball", False, False)
-            return replay.nbytes
-
-    narrow, wide = (size(spaces.Text(n, charset="go terdbalh"), str(n)) for n in (20, 2000))
-    assert wide - narrow < 2000  # less than a byte a row, of 3,960 bytes of padding
-
-
-@pytest.mark.proof
-def test_rollouts_and_evaluation_take_such_envs() -> None:
-    with sw.Collector(sw.make_vec(OpenEnv, 2, num_workers=0), "random", seed=0) as collector:
-        rollout = collector.rollout(steps=5)
-    assert rollout.observation["mission"]["mask"].shape == (5, 2, 12)
-    result = sw.evaluate(OpenEnv(), "random", episodes=3, seed=0)
-    assert len(result.returns) == 3
-
-
-@pytest.mark.proof
 def test_episodes_of_such_envs_are_played_again() -> None:
     for maker in (OpenEnv, lambda: SyncVectorEnv([OpenEnv, OpenEnv])):
         replay = sw.SequenceReplayBuffer()
@@ -262,3 +243,27 @@ def test_open_actions_reach_the_env_wherever_they_are(name: str, nesting: str) -
         env.step(env.action_space.sample())
     env.close()
     assert replay.steps == 6
+
+
+@pytest.mark.proof
+def test_a_store_of_missions_goes_through_every_command(tmp_path: Path) -> None:
+    pytest.importorskip("minigrid", reason="needs minigrid: pip install minigrid")
+    env, run = "minigrid:BabyAI-GoToRedBall-v0", partial(CliRunner().invoke, app)
+    store, archive, again = tmp_path / "store", tmp_path / "x.swa", tmp_path / "again"
+    collect = ["collect", env, "--num-envs", "2", "--steps", "150", "--seed", "1"]
+    for words in (
+        [*collect, "--workers", "0", "--out", str(store)],
+        ["info", str(store)],
+        ["verify", str(store)],
+        ["verify", "--replay", str(store), "--env", env],
+        ["report", str(store), "-o", str(tmp_path / "report.html")],
+        ["filter", str(store), "--ended", "--out", str(tmp_path / "ended")],
+        ["archive", str(store), "-o", str(archive), "--env", env],
+        ["restore", str(archive), "--out", str(again), "--env", env],
+    ):
+        done = run(words)
+        assert done.exit_code == 0, (words, done.output)
+    with sw.SequenceReplayBuffer.open(again, read_only=True) as replay:
+        for episode in replay.iter_episodes():
+            missions = replay.decode("observation/mission", episode.observation["mission"])
+            assert set(missions) <= {"go to the red ball", "go to a red ball"}

@@ -82,100 +82,59 @@ def test_16_rows_of_a_partial_batch_come_with_the_states_of_their_envs(mode: Any
     assert firsts[1:].any()
 
 
-def test_after_an_error_the_state_is_the_initial_one() -> None:
-    policy = Counting(1)
-    inner, calls = type(policy).__call__, iter(range(100))
+class InPlace:
+    """Writes into the state that it is given."""
 
-    class Failing(Counting):
-        def __call__(self, observation: Any, is_first: Any, state: Any) -> Any:
-            if next(calls) == 3:
-                raise RuntimeError("the policy broke")
-            return inner(self, observation, is_first, state)
+    def initial_state(self, num_envs: int) -> Any:
+        return {"count": np.full(num_envs, 2)}
 
-    with sw.Collector(counters(9, 9), Failing(1), seed=0) as collector:
-        with pytest.raises(RuntimeError, match="the policy broke"):
-            collector.rollout(9)
-        rollout = collector.rollout(4)
-    assert same(counts_in(rollout), times_of(rollout) + 1)
-    assert times_of(rollout)[0].tolist() == [0, 0]
+    def __call__(self, observation: Any, is_first: Any, state: Any) -> Any:
+        count = state["count"].copy()
+        state["count"] += 1
+        return np.zeros(len(is_first), np.int64), state, {"count": count}
+
+    def value(self, observation: Any, state: Any) -> Any:
+        return np.asarray(state["count"], np.float32)
 
 
-def test_a_state_that_the_policy_writes_into_is_its_own() -> None:
-    """Neither what is kept nor the initial state changes with it."""
+class Thrifty(InPlace):
+    """Returns the same arrays at every call, and as the initial state."""
 
-    class Writing:
-        initial = np.full((2, 1), 4)
+    buffers = {n: np.zeros((3, n), np.int64) for n in (1, 2)}  # noqa: RUF012
+    initial = np.full(3, 2)
 
-        def initial_state(self, num_envs: int) -> Any:
-            return self.initial[:num_envs]
+    def initial_state(self, num_envs: int) -> Any:
+        return {"count": self.initial[:num_envs]}
 
-        def __call__(self, observation: Any, is_first: Any, state: Any) -> Any:
-            after = np.array(state)
-            after += 1
-            self.last = after
-            return np.zeros(len(is_first), np.int64), after
-
-    policy = Writing()
-    with sw.Collector(counters(3, 5), policy, seed=0) as collector:
-        rollout = collector.rollout(12)
-        kept = copied(rollout.state)
-        policy.last += 100
-        assert same(rollout.state, kept)
-        collector.rollout(3)
-    assert same(rollout.state, kept)
-    assert same(np.asarray(rollout.state)[..., 0], times_of(rollout) + 4)
-    assert (policy.initial == 4).all()
+    def __call__(self, observation: Any, is_first: Any, state: Any) -> Any:
+        _, after, extras = super().__call__(observation, is_first, state)
+        buffer = self.buffers[len(is_first)]
+        buffer[:] = observation[:, 1] % 4, after["count"], extras["count"]
+        return buffer[0], {"count": buffer[1]}, {"count": buffer[2]}
 
 
 @ALL_MODES
 @pytest.mark.parametrize("grouped", [False, True])
-def test_a_policy_may_write_into_the_state_that_it_is_given(
-    mode: AutoresetMode, grouped: bool
-) -> None:
-    class InPlace:
-        def initial_state(self, num_envs: int) -> Any:
-            return {"count": np.full(num_envs, 2)}
-
-        def __call__(self, observation: Any, is_first: Any, state: Any) -> Any:
-            count = state["count"].copy()
-            state["count"] += 1
-            return np.zeros(len(is_first), np.int64), state, {"count": count}
-
+@pytest.mark.parametrize("policy", [InPlace, Thrifty])
+def test_a_policy_may_write_into_states(policy: Any, mode: AutoresetMode, grouped: bool) -> None:
     groups = [counters([3, 1], 5, mode=mode), counters(2, mode=mode, first=2)]
     replay = sw.SequenceReplayBuffer()
     with sw.Collector(
-        groups if grouped else groups[0], InPlace(), replay, seed=0, store_state=True
+        groups if grouped else groups[0], policy(), replay, seed=0, store_state=True
     ) as collector:
-        for steps in (5, 1, 8):
-            rollout = collector.rollout(steps)
-            assert same(counts_in(rollout), times_of(rollout) + 2)
-            assert same(rollout.extras["count"], times_of(rollout) + 2)
-            assert same(rollout.extras["state/count"], times_of(rollout) + 2)
+        rollouts = [collector.rollout(steps) for steps in (5, 1, 8)]
+    for rollout in rollouts:
+        assert same(counts_in(rollout), times_of(rollout) + 2)
+        assert same(rollout.extras["count"], times_of(rollout) + 2)
+        assert same(rollout.extras["state/count"], times_of(rollout) + 2)
+        assert same(
+            rollout.action, times_of(rollout) % 4 if policy is Thrifty else 0 * times_of(rollout)
+        )
+        ends: Any = rollout.bootstrap
+        assert same(ends.state["count"], np.asarray(ends.observation)[:, 1] + 2)
+        assert same(ends.value, ends.state["count"])
     for group in groups:
         group.close()
-
-
-def test_a_policy_may_return_the_same_array_at_every_call() -> None:
-    class Thrifty:
-        def __init__(self) -> None:
-            self.buffer = np.zeros(2, np.int64)
-
-        def initial_state(self, num_envs: int) -> Any:
-            return np.zeros(num_envs, np.int64)
-
-        def __call__(self, observation: Any, is_first: Any, state: Any) -> Any:
-            self.buffer[:] = state + 1
-            return np.zeros(2, np.int64), self.buffer
-
-        def value(self, observation: Any, state: Any) -> Any:
-            return np.asarray(state, np.float32)
-
-    with sw.Collector(counters(3, 5), Thrifty(), seed=0) as collector:
-        for steps in (5, 9):
-            rollout = collector.rollout(steps)
-            assert same(rollout.state, times_of(rollout))
-            ends = rollout.bootstrap
-            assert same(ends.state, np.asarray(ends.observation)[:, 1])
 
 
 # What is kept
@@ -202,35 +161,6 @@ def test_a_stored_state_is_that_before_the_row(mode: AutoresetMode) -> None:
         assert pairs.shape[1:] == (2,)
 
 
-def test_a_state_that_is_one_array_is_stored_under_one_name() -> None:
-    class Plain:
-        def initial_state(self, num_envs: int) -> Any:
-            return np.zeros((num_envs, 3), np.int16)
-
-        def __call__(self, observation: Any, is_first: Any, state: Any) -> Any:
-            return np.zeros(len(is_first), np.int64), (state + 1).astype(np.int16)
-
-    replay = sw.SequenceReplayBuffer()
-    with sw.Collector(counters(4), Plain(), replay, seed=0, store_state=True) as collector:
-        rollout = collector.rollout(9)
-    field = replay.spec["extra/state"]
-    assert (field.dtype, field.shape) == ("int16", (3,))
-    assert np.asarray(rollout.state).shape == (9, 1, 3)
-    assert np.asarray(rollout.state).dtype == np.int16
-    for episode in replay.iter_episodes():
-        stored = episode.fields["extra/state"][: episode.steps, 0]
-        assert stored.tolist() == list(range(episode.steps))
-
-
-def test_states_are_stored_only_where_that_is_asked_for() -> None:
-    replay = sw.SequenceReplayBuffer()
-    with sw.Collector(counters(4), Counting(), replay, seed=0) as collector:
-        rollout = collector.rollout(3)
-    assert not [field.name for field in replay.spec.fields if "state" in field.name]
-    assert set(rollout.extras) == {"count"}
-    assert counts_in(rollout)[:, 0].tolist() == [0, 1, 2]
-
-
 def test_without_extras_a_pair_of_action_and_state_will_do() -> None:
     with sw.Collector(counters(3), Counting(extras=False), seed=0) as collector:
         rollout = collector.rollout(7)
@@ -238,11 +168,18 @@ def test_without_extras_a_pair_of_action_and_state_will_do() -> None:
     assert same(counts_in(rollout), times_of(rollout))
 
 
-@pytest.mark.parametrize("shape", ["tuple", "nested", "array"])
-def test_states_may_be_trees_of_any_kind(shape: str) -> None:
+@pytest.mark.parametrize(
+    ("shape", "names"),
+    [
+        ("tuple", ["extra/state/0", "extra/state/1"]),
+        ("nested", ["extra/state/a/0", "extra/state/a/1/b"]),
+        ("array", ["extra/state"]),
+    ],
+)
+def test_states_may_be_trees_of_any_kind(shape: str, names: list[str]) -> None:
     class Shaped:
         def initial_state(self, num_envs: int) -> Any:
-            count = np.zeros(num_envs, np.int64)
+            count = np.zeros((num_envs, 3), np.int16)
             return {
                 "tuple": (count, np.ones((num_envs, 2))),
                 "nested": {"a": (count, {"b": np.ones((num_envs, 2))})},
@@ -253,18 +190,27 @@ def test_states_may_be_trees_of_any_kind(shape: str) -> None:
             def up(part: Any) -> Any:
                 if isinstance(part, dict):
                     return {key: up(value) for key, value in part.items()}
-                return tuple(map(up, part)) if isinstance(part, tuple) else part + 1
+                one = np.ones((), np.int16)
+                return tuple(map(up, part)) if isinstance(part, tuple) else part + one
 
             return np.zeros(len(is_first), np.int64), up(state)
 
-    with sw.Collector(counters(3, [1, 4]), Shaped(), seed=0) as collector:
+    replay = sw.SequenceReplayBuffer()
+    envs = counters(3, [1, 4])
+    with sw.Collector(envs, Shaped(), replay, seed=0, store_state=True) as collector:
         rollout = collector.rollout(11)
     first, *rest = leaves(rollout.state)
-    assert same(first, times_of(rollout))
+    assert first.dtype == np.int16
+    assert same(first[..., 0], times_of(rollout))
     for other in rest:
         assert same(other[..., 0], times_of(rollout) + 1)
     structure: Any = rollout.state
     assert isinstance(structure, {"tuple": tuple, "nested": dict, "array": np.ndarray}[shape])
+    assert [field.name for field in replay.spec.fields if "state" in field.name] == names
+    for episode in replay.iter_episodes():
+        stored = episode.fields[names[0]][: episode.steps]
+        assert stored[:, 0].tolist() == list(range(episode.steps))
+        assert (stored.dtype.name, stored.shape[1:]) == ("int16", (3,))
 
 
 def test_a_tuple_action_is_not_taken_for_an_action_with_its_state() -> None:
@@ -318,28 +264,20 @@ class Returning:
 RETURNED = "policy (with a state )?returned"
 WRONG_RESULTS: dict[str, tuple[Any, str]] = {
     "an action alone": (lambda a, state: a, RETURNED),
-    "a tuple of one": (lambda a, state: (a,), RETURNED),
     "a tuple of four": (lambda a, state: (a, state, {}, 1), RETURNED),
     "extras that are no dict": (lambda a, state: (a, state, 3), RETURNED),
     "extras in the place of the state": (lambda a, state: (a, {"x": a}), RETURNED + ".*state"),
     "a part of the state": (lambda a, state: (a, state["h"]), RETURNED + ".*state"),
     "a part too many": (lambda a, state: (a, {**state, "c": a}), RETURNED + ".*state"),
-    "no parts": (lambda a, state: (a, {}), RETURNED + ".*state"),
     "None": (lambda a, state: (a, None), RETURNED + ".*state"),
-    "too few envs": (
-        lambda a, state: (a, {"h": state["h"][:1]}),
-        RETURNED + r".*state/h .*\(1, 2\)",
-    ),
     "another shape": (
         lambda a, state: (a, {"h": state["h"][:, :1]}),
         RETURNED + r".*state/h .*\(2, 1\)",
     ),
-    "complex": (lambda a, state: (a, {"h": state["h"] * 1.0j}), RETURNED + ".*state/h .*complex64"),
     "float64": (
         lambda a, state: (a, {"h": state["h"].astype(float)}),
         RETURNED + ".*state/h .*float64",
     ),
-    "int64": (lambda a, state: (a, {"h": state["h"].astype(int)}), RETURNED + ".*state/h .*int64"),
     "text": (lambda a, state: (a, {"h": "no"}), RETURNED + ".*state"),
 }
 
@@ -363,8 +301,6 @@ WRONG_STATES: dict[str, tuple[Any, str]] = {
         lambda n: {"h": np.zeros((n, 2)), "c": np.zeros(1)},
         r"state/c .*\(1,\)",
     ),
-    "a number": (lambda n: np.float64(0), r"state .*\(\).*float64"),
-    "text": (lambda n: "zero", r"state .*\(\).*<U4"),
     "an array of text": (lambda n: np.array(["a"] * n), r"state .*\(2,\).*<U1"),
     "None": (lambda n: None, r"state .*\(\).*object"),
     "a strange key": (lambda n: {3: np.zeros(n)}, "key 3"),

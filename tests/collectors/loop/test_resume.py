@@ -32,7 +32,6 @@ CALLS = st.lists(
     min_size=2,
     max_size=6,
 )
-DISABLED = AutoresetMode.DISABLED
 
 
 class Drawn(gym.Env[np.ndarray, Any]):
@@ -71,6 +70,17 @@ class Forgetful(Drawn):
 
     def seen(self) -> np.ndarray:
         return super().seen() + self.resets
+
+
+class Failing(Drawn):
+    """Raises an error at some time."""
+
+    fails = False
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, Any]:
+        if self.fails:
+            raise OSError("no display")
+        return super().step(action)
 
 
 class Breaking(Drawn):
@@ -218,17 +228,10 @@ VECTORS: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("name", VECTORS)
 def test_many_kinds_of_envs_are_brought_back(name: str, stop: int) -> None:
     assert_goes_on(
-        lambda replay: sw.Collector(VECTORS[name](), "random", replay, seed=3), LONG, stop
+        lambda replay: sw.Collector(VECTORS[name](), "random", replay, seed=3, flush_seconds=1e9),
+        LONG,
+        stop,
     )
-
-
-@pytest.mark.parametrize("goal", ["episodes", "steps"])
-def test_chunks_begin_where_they_would_have(goal: str) -> None:
-    def make(replay: Any) -> sw.Collector:
-        return sw.Collector(sw.make_vec("CartPole-v1", 3, num_workers=0), "random", replay, seed=0)
-
-    with small_chunks(5):
-        assert_goes_on(make, [(goal, 5), ("steps", 60)], 1)
 
 
 @pytest.mark.parametrize("shard", [None, (2, 3)])
@@ -261,18 +264,6 @@ def test_envs_that_raised_errors_go_on_with_the_same_seeds(
         make(None).load_state_dict(state)
 
 
-@pytest.mark.parametrize("value", [None, 1, "yes"])
-def test_a_state_must_say_whether_episodes_are_open(value: object) -> None:
-    def make() -> sw.Collector:
-        return sw.Collector(sw.make_vec("CartPole-v1", 2, num_workers=0), "random", seed=0)
-
-    with make() as first:
-        first.collect(steps=20)
-        state = first.state_dict()
-    with pytest.raises(ValueError, match=r"is_open: expected .*, got "):
-        make().load_state_dict({**state, "is_open": value})
-
-
 @pytest.mark.parametrize("goal", [{"seeds": [5, 7]}, {"episodes": 2}])
 def test_an_open_episode_that_is_left_gets_no_more_rows(goal: dict[str, Any]) -> None:
     def make(replay: Any) -> sw.Collector:
@@ -280,17 +271,6 @@ def test_an_open_episode_that_is_left_gets_no_more_rows(goal: dict[str, Any]) ->
 
     calls: Any = [("steps", 20), *goal.items(), ("rollout", 9)]
     assert_goes_on(make, calls, 1)  # 2 of 3 envs count: the third writes nothing
-
-
-@pytest.mark.parametrize("in_groups", [False, True])
-@pytest.mark.parametrize("mode", AutoresetMode)
-def test_no_seed_of_a_reset_is_drawn_twice(mode: AutoresetMode, in_groups: bool) -> None:
-    def make(replay: Any) -> sw.Collector:
-        envs = partial(envs_of, 2, mode, seeds_itself=False)
-        some = [envs(), envs()] if in_groups else envs()
-        return sw.Collector(some, "random", replay, seed=0, reseed_steps=1)
-
-    assert_goes_on(make, [("steps", 50), ("episodes", 5), ("steps", 50)], 2)
 
 
 @pytest.mark.parametrize(
@@ -346,20 +326,26 @@ def test_the_exploration_of_an_sb3_model_goes_on() -> None:
         sw.Collector(gym.make("Pendulum-v1"), noisy).state_dict()
 
 
-def test_an_env_whose_seeds_do_not_say_all_is_told_and_reset(
-    caplog: pytest.LogCaptureFixture,
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [(Forgetful, "env 0 shows something else"), (Failing, "OSError: no display")],
+)
+def test_an_env_that_cannot_be_brought_back_is_told_and_reset(
+    kind: Any, told: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replay = sw.SequenceReplayBuffer()
 
     def make() -> sw.Collector:
-        envs = envs_of(2, AutoresetMode.NEXT_STEP, seeds_itself=False, make=Forgetful)
+        envs = envs_of(2, AutoresetMode.NEXT_STEP, seeds_itself=False, make=kind)
         return sw.Collector(envs, "random", replay, seed=0, reseed_steps=1)
 
     first, second = make(), make()
     first.collect(steps=52)
     episodes, steps = replay.episodes, replay.steps
-    second.load_state_dict(first.state_dict())
-    assert "env 0 shows something else" in caplog.text
+    with monkeypatch.context() as patch:
+        patch.setattr(Failing, "fails", True)
+        second.load_state_dict(first.state_dict())
+    assert told in caplog.text
     open_episodes = int((first.state_dict()["counter"]["lengths"] > 0).sum())
     report = second.collect(steps=50)
     seeds = [one.metadata.get("seed") for one in replay.iter_episodes()]
@@ -371,45 +357,23 @@ def test_an_env_whose_seeds_do_not_say_all_is_told_and_reset(
     assert replay.episodes > episodes
 
 
-def test_an_env_that_fails_on_the_way_back_is_told_and_reset(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    class Failing(Drawn):
-        fails = False
+def test_other_workers_go_on_alike_also_where_one_died() -> None:
+    """Its envs begin anew from a new seed."""
 
-        def step(self, action: Any) -> Any:
-            if Failing.fails:
-                raise OSError("no display")
-            return super().step(action)
+    def make(workers: int) -> sw.Collector:
+        envs = sw.make_vec("CartPole-v1", num_envs=3, num_workers=workers)
+        return sw.Collector(envs, "random", seed=0)
 
-    def make() -> sw.Collector:
-        return sw.Collector(envs_of(1, DISABLED, seeds_itself=True, make=Failing), "random", seed=0)
-
-    first, second = make(), make()
-    state: Any = first.state_dict()
-    while not (state["is_open"] and state["envs_state"]["log"]["steps"]):
-        first.collect(steps=1)
-        state = first.state_dict()
-    Failing.fails = True
-    second.load_state_dict(state)
-    assert "OSError: no display" in caplog.text
-    Failing.fails = False
-    assert second.collect(steps=5).steps >= 5
-
-
-def test_an_env_whose_worker_died_is_brought_back_from_its_new_seed() -> None:
-    def make() -> sw.Collector:
-        return sw.Collector(sw.make_vec("CartPole-v1", num_envs=3, num_workers=2), "random", seed=0)
-
-    first = make()
-    first.collect(steps=60)
-    multiprocessing.active_children()[0].kill()
-    assert first.collect(steps=90).restarts > 0
-    second = make()
-    second.load_state_dict(through_bytes(first.state_dict()))
-    assert_equal_rollouts(second.rollout(50), first.rollout(50))
-    first.close()
-    second.close()
+    with make(2) as first:
+        first.collect(steps=60)
+        multiprocessing.active_children()[0].kill()
+        assert first.collect(steps=90).restarts > 0
+        state = through_bytes(first.state_dict())
+        expected = first.rollout(50)
+    for workers in (0, 2, 3):
+        with make(workers) as other:
+            other.load_state_dict(state)
+            assert_equal_rollouts(other.rollout(50), expected)
 
 
 def test_a_log_that_grows_too_long_is_given_up(
@@ -453,6 +417,9 @@ def test_what_cannot_be_loaded_is_refused() -> None:
     for none in (None, [1], "state", 3):
         with pytest.raises(ValueError, match="state"):
             make().load_state_dict(cast("Any", none))
+    for value in (None, 1, "yes"):
+        with pytest.raises(ValueError, match=r"is_open: expected .*, got "):
+            make().load_state_dict({**state, "is_open": value})
     with pytest.raises(ValueError, match="replay: expected none"):
         make(replay=sw.SequenceReplayBuffer()).load_state_dict(state)
     replay = sw.SequenceReplayBuffer()
@@ -526,18 +493,3 @@ def test_a_resumed_seed_goes_on_with_the_seeds_after_it(
     )
     for _ in range(3):
         assert env.reset()[1] == never.reset()[1]
-
-
-def test_other_numbers_of_worker_processes_go_on_alike() -> None:
-    def make(workers: int) -> sw.Collector:
-        envs = sw.make_vec("CartPole-v1", num_envs=3, num_workers=workers)
-        return sw.Collector(envs, "random", seed=0)
-
-    with make(2) as first:
-        first.collect(steps=70)
-        state = first.state_dict()
-        expected = first.rollout(20)
-    for workers in (0, 3):
-        with make(workers) as other:
-            other.load_state_dict(state)
-            assert_equal_rollouts(other.rollout(20), expected)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import platform
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import ale_py
@@ -37,28 +36,20 @@ def facts_of(*envs: Any, **options: Any) -> dict[str, Any]:
 
 
 def test_facts_are_json_and_leave_the_recipe_as_it_is() -> None:
+    def mine(observation: np.ndarray, is_first: np.ndarray) -> np.ndarray:
+        return np.zeros(len(is_first))
+
     envs = SyncVectorEnv([CounterEnv] * 3)
     recipe = {"size": (84, 84), "frame_skip": 4, "versions": {"ale-py": "0.12"}}
     envs.metadata = {**envs.metadata, "stepwell": recipe}
-    facts = describe(
-        [envs], policy=sw.RandomPolicy(), seed=7, session=2, reseed_steps=None, missing={}
-    )
+    facts = describe([envs], policy=mine, seed=7, session=2, reseed_steps=None, missing={})
     assert json.loads(json.dumps(facts)) == facts
     assert facts["recipe"] == {"size": [84, 84], "frame_skip": 4}
     assert facts["versions"]["ale-py"] == "0.12"  # type: ignore[index]
     assert (facts["num_envs"], facts["session"], facts["seed"]) == (3, 2, "7")
     assert frame_skip(envs) == 4
-
-
-def test_policies_are_named_by_where_they_come_from() -> None:
-    def mine(observation: np.ndarray, is_first: np.ndarray) -> np.ndarray:
-        return np.zeros(len(is_first))
-
-    envs = SyncVectorEnv([CounterEnv])
-    facts = describe([envs], policy=mine, seed=0, session=0, reseed_steps=None, missing={})
-    assert str(facts["policy"]).endswith(
-        "test_session_description.test_policies_are_named_by_where_they_come_from.<locals>.mine"
-    )
+    where = "test_session_description.test_facts_are_json_and_leave_the_recipe_as_it_is"
+    assert str(facts["policy"]).endswith(f"{where}.<locals>.mine")
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
@@ -175,19 +166,3 @@ def test_a_generator_for_all_envs_is_noted() -> None:
     facts = facts_of(gym.make_vec("CartPole-v1", 2))
     assert facts["shared_generator"] is True
     assert "env_spec" not in facts
-
-
-def test_a_store_that_goes_on_gets_the_facts_of_each_run() -> None:
-    sessions: list[object] = []
-    for number, steps in enumerate((None, 7)):
-        with (
-            sw.SequenceReplayBuffer("a") as replay,
-            sw.Collector(
-                CounterEnv(), sw.RandomPolicy(), replay, seed=0, reseed_steps=steps
-            ) as collector,
-        ):
-            collector.collect(steps=12)
-            assert replay.sessions[number]["reseed_steps"] == steps
-            sessions = [episode.metadata["session"] for episode in replay.iter_episodes()]
-    assert Path("a").exists()
-    assert sessions == [0, 0, 0, 1, 1, 1]

@@ -17,17 +17,12 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from hypothesis import strategies as st
 
 import stepwell as sw
-from stepwell.buffers import copy_episodes
 from stepwell.collectors.loop.collector import Seeds
 from stepwell.wrappers import SeededResets, WorkerVectorEnv
 from stepwell.wrappers.seeded_resets import ShardSeed, derived_seed, in_shard_of
 from support.envs.fakes import DieEnv, SeededEnv
 
-NEXT_STEP, SAME_STEP, DISABLED = (
-    AutoresetMode.NEXT_STEP,
-    AutoresetMode.SAME_STEP,
-    AutoresetMode.DISABLED,
-)
+NEXT_STEP, SAME_STEP, DISABLED = AutoresetMode
 SHARDS = st.integers(1, 10_000).flatmap(lambda n: st.tuples(st.integers(1, n), st.just(n)))
 
 
@@ -142,33 +137,6 @@ def test_a_restarted_worker_goes_on_in_the_class() -> None:
     assert {seed % 5 for seed in seeds} == {2}
 
 
-@pytest.mark.proof
-@pytest.mark.parametrize("backend", ["native", "python"])
-def test_atari_games_take_the_seeds_of_a_shard(backend: Any) -> None:
-    envs = sw.make_atari("Pong", 2, backend=backend, num_workers=0 if backend == "python" else None)
-    replay = collected(envs, (3, 4), calls=0)
-    with sw.Collector(envs, sw.RandomPolicy(), replay, seed=3, shard=(3, 4)) as collector:
-        collector.collect(steps=20)
-    assert [seed % 4 for seed in noted(replay)] == [3, 3]
-
-
-def test_a_shard_plays_what_it_noted() -> None:
-    replay = collected(seeded(NEXT_STEP), (1, 4))
-    for episode in replay.iter_episodes():
-        env = SeededEnv()
-        first, _ = env.reset(seed=int(episode.metadata["seed"]))  # type: ignore[call-overload]
-        assert (episode.fields["observation"][0] == first).all()
-
-
-def test_shards_have_other_actions_too() -> None:
-    actions = []
-    for part in (1, 2):
-        replay = collected(seeded(NEXT_STEP), (part, 2), calls=1)
-        rows = np.concatenate([e.fields["action"] for e in replay.iter_episodes()])
-        actions.append(rows[:100].tolist())
-    assert actions[0] != actions[1]
-
-
 def test_one_of_one_and_no_shard_are_the_same() -> None:
     replays = [collected(seeded(NEXT_STEP), shard) for shard in (None, (1, 1))]
     assert replays[0].digest() == replays[1].digest()
@@ -235,15 +203,3 @@ def test_what_is_no_shard_is_refused(wrong: Any) -> None:
     with pytest.raises(ValueError, match=r"^shard: ") as caught:
         sw.Collector(Strict(), sw.RandomPolicy(), shard=wrong)
     assert repr(wrong) in str(caught.value)
-
-
-@pytest.mark.proof
-def test_merged_shards_keep_their_sessions_and_are_not_compared() -> None:
-    sources = [collected(seeded(NEXT_STEP), (part, 3)) for part in (1, 2, 3)]
-    merged = sw.SequenceReplayBuffer()
-    copy_episodes(sources, merged)
-    assert [one.get("shard") for one in merged.sessions] == [[1, 3], [2, 3], [3, 3], None]
-    assert merged.episodes == sum(one.episodes for one in sources)
-    for episode in merged.iter_episodes():
-        session: Any = merged.sessions[int(episode.metadata["session"])]  # type: ignore[call-overload]
-        assert int(episode.metadata["seed"]) % 3 == session["shard"][0] % 3  # type: ignore[call-overload]

@@ -6,21 +6,24 @@ import logging
 import multiprocessing
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import stepwell as sw
+from stepwell.collectors import archive, restore
 from stepwell.collectors.loop.collector import Seeds
 from stepwell.wrappers.atari_python import FusedAtari
 from support.envs.fakes import FlakyEnv, Lost, TraceEnv
 from support.examples import examples
-from support.models.model import Model, ModelEpisode, assert_episode, copied
+from support.models.model import Model, ModelEpisode, assert_episode
 from support.models.plans import CHUNK_ROWS, MODES, PLANS, Plan, small_chunks
 
 NEXT_STEP = AutoresetMode.NEXT_STEP
@@ -84,7 +87,7 @@ class TolerantModel(Model):
         sizes = [len(one.observations) for one in before]
         had_ended = [one.has_ended for one in before]
         try:
-            return self._whole_turn()
+            return super()._turn()
         except Lost:
             # The actions were chosen, and nothing else is known of the turn.
             self.current, self.chosen = before, chosen
@@ -95,27 +98,14 @@ class TolerantModel(Model):
                     one.actions[-1] = self.policy(one.observations[-1])
             raise
 
-    def _whole_turn(self) -> int:
-        steps = 0
-        for stream, env in enumerate(self.envs):
-            episode = self.current[stream]
-            if episode.has_ended:
-                self.current[stream] = self._reset(stream)
-                continue
-            action = episode.actions[-1] = self.policy(episode.observations[-1])
-            try:
-                observation, reward, terminated, truncated, _ = env.step(action)
-            except Lost as error:
-                self.current[stream] = self._begun_anew(stream, None, error)
-                continue
-            episode.actions.append(None)
-            episode.observations.append(copied(observation))
-            episode.rewards.append(float(reward))
-            episode.terminated, episode.truncated = terminated, truncated
-            steps += 1
-            if episode.has_ended and self.mode is AutoresetMode.SAME_STEP:
-                self.current[stream] = self._reset(stream)
-        self._reset_ended()
+    def _step(self, stream: int) -> bool:
+        try:
+            steps = super()._step(stream)
+        except Lost as error:
+            self.current[stream] = self._begun_anew(stream, None, error)
+            return False
+        if self.current[stream].has_ended and self.mode is AutoresetMode.SAME_STEP:
+            self.current[stream] = self._reset(stream)
         return steps
 
     def _reset(self, stream: int, seed: int | None = None) -> ModelEpisode:
@@ -144,13 +134,6 @@ class TolerantModel(Model):
             return self._begun_anew(stream, seed, another)
         self.restarts += 1
         return self._started(stream, observation, used)
-
-    def _started(self, stream: int, observation: Any, seed: int | None) -> ModelEpisode:
-        number = sum(episode.stream == stream for episode in self.started)
-        episode = ModelEpisode(stream, number, [copied(observation)], seed)
-        self.started.append(episode)
-        self.chosen.append(episode)
-        return episode
 
 
 FAULTS = st.lists(st.integers(1, 40), max_size=5)
@@ -220,29 +203,6 @@ def collected(envs: Any, steps: int = 400, **options: Any) -> tuple[Any, Any]:
         return collector.collect(steps=steps), replay
 
 
-def rows_of(replay: sw.SequenceReplayBuffer, stream: int) -> list[Any]:
-    episodes = [one for one in replay.iter_episodes() if one.stream == stream]
-    return [(np.asarray(one.observation).tolist(), one.action.tolist()) for one in episodes]
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_the_other_envs_neither_lose_nor_repeat_a_step(num_workers: int) -> None:
-    def run(share: float, tolerate: int) -> tuple[Any, Any]:
-        envs = sw.wrappers.vectorize(flaky(share, 1), num_workers=num_workers)
-        return collected(envs, tolerate=tolerate)
-
-    report, replay = run(0.06, 99)
-    _, whole = run(0.0, 0)
-    assert report.restarts > 3
-    for env in (0, 2, 3):
-        one, other = rows_of(replay, env), rows_of(whole, env)
-        # The one that raises takes fewer steps, so that the others take a few more.
-        assert one[: len(other) - 1] == other[:-1] != []
-    cut = [one for one in replay.iter_episodes() if one.stream == 1 and one.cut[-1]]
-    assert len(cut) >= report.cut > 0
-    assert all(one.rows < 10 and not one.reward[0] for one in cut)
-
-
 def test_rows_do_not_depend_on_where_the_envs_are_stepped() -> None:
     found = []
     for num_workers in (0, 1, 3):
@@ -285,47 +245,25 @@ def test_a_replaced_worker_tolerates_as_well() -> None:
     assert second.restarts > 4
 
 
-def test_a_store_with_cut_episodes_is_verified_archived_and_restored(tmp_path: Any) -> None:
-    from stepwell.collectors import archive, resimulate, restore
-
-    class Faulty(gym.Wrapper[Any, Any, Any, Any]):
-        steps = 0
-
-        def step(self, action: Any) -> Any:
-            Faulty.steps += 1
-            if Faulty.steps % 40 == 0:
-                raise Lost("the connection")
-            return self.env.step(action)
-
-    def make_envs() -> Any:
-        envs = sw.make_vec("CartPole-v1", 2, num_workers=0)
-        inner: Any = envs
-        fns = inner.env_fns
-        inner.envs, inner.env_fns = [], [lambda fn=fn: _beneath(fn(), Faulty) for fn in fns]
-        inner.envs = [fn() for fn in inner.env_fns]
-        return envs
-
-    with sw.SequenceReplayBuffer(tmp_path / "a") as replay:
-        with sw.Collector(make_envs(), "random", replay, seed=1, tolerate=50) as collector:
-            report = collector.collect(steps=400)
-        assert report.restarts == Faulty.steps // 40 > 5
-        assert report.cut > 0
-        digest = replay.digest()
-    with sw.SequenceReplayBuffer.open(tmp_path / "a", read_only=True) as replay:
-        assert {proof.reason for proof in resimulate(replay, lanes=1)} == {"equal"}
-        archive(replay, tmp_path / "a.swa")
-    with sw.SequenceReplayBuffer(tmp_path / "b") as replay:
-        restore(tmp_path / "a.swa", replay)
-        assert replay.digest() == digest
+class FlakyPole(CartPoleEnv):
+    def step(self, action: Any) -> Any:
+        result = super().step(action)  # type: ignore[no-untyped-call]
+        if self.np_random.random() < 0.03:
+            raise Lost("simulator")
+        return result
 
 
-def _beneath(env: Any, wrapper: Any) -> Any:
-    """Put a wrapper, which the recipe of the env does not name, right around the env."""
-    layer = env
-    while layer.env is not env.unwrapped:
-        layer = layer.env
-    layer.env = wrapper(layer.env)
-    return env
+def test_a_store_with_cut_episodes_is_verified_archived_and_restored(tmp_path: Path) -> None:
+    replay, again = sw.SequenceReplayBuffer(), sw.SequenceReplayBuffer()
+    envs = SyncVectorEnv([FlakyPole] * 2)
+    with sw.Collector(envs, "random", replay, seed=1, tolerate=50) as collector:
+        report = collector.collect(steps=400)
+    assert report.restarts > 5
+    assert report.cut > 0
+    assert {proof.reason for proof in sw.resimulate(replay, env=FlakyPole, lanes=1)} == {"equal"}
+    archive(replay, tmp_path / "a.swa", env=FlakyPole)
+    restore(tmp_path / "a.swa", again, env=FlakyPole)
+    assert again.digest() == replay.digest()
 
 
 def test_a_single_env_is_only_reset(caplog: pytest.LogCaptureFixture) -> None:
@@ -374,23 +312,22 @@ def test_several_vector_envs_share_the_number() -> None:
     assert "env 0, after 3 that" in caught.value.__notes__[0]
 
 
-def test_a_policy_is_not_tolerated() -> None:
-    def policy(observation: Any, is_first: Any) -> Any:
-        raise Lost("the policy")
-
-    with sw.Collector(SyncVectorEnv(flaky(0.0)), policy, seed=0, tolerate=9) as collector:
-        with pytest.raises(Lost, match="the policy"):
-            collector.collect(steps=10)
-
-
-def test_ctrl_c_in_an_env_is_not_tolerated() -> None:
+def test_neither_a_policy_nor_ctrl_c_in_an_env_is_tolerated() -> None:
     class Interrupted(TraceEnv):
         def step(self, action: Any) -> Any:
             raise KeyboardInterrupt
 
-    with sw.Collector(Interrupted(), "random", seed=0, tolerate=9) as collector:
-        with pytest.raises(KeyboardInterrupt):
-            collector.collect(steps=10)
+    def policy(observation: Any, is_first: Any) -> Any:
+        raise Lost("the policy")
+
+    for env, chosen, error in (
+        (TraceEnv, policy, Lost),
+        (Interrupted, "random", KeyboardInterrupt),
+    ):
+        given: Any = chosen
+        with sw.Collector(env(), given, seed=0, tolerate=9) as collector:
+            with pytest.raises(error):
+                collector.collect(steps=10)
 
 
 @pytest.mark.parametrize("value", [-1, 1.5, True, "3", None])
@@ -425,23 +362,6 @@ def test_without_it_the_envs_are_as_they_were() -> None:
         assert all(type(env) is FlakyEnv for env in envs.envs)
 
 
-def test_groups_count_their_own() -> None:
-    replay = sw.SequenceReplayBuffer()
-    with sw.LocalCollector(
-        lambda: SyncVectorEnv(flaky(0.06, 0, 1, 2, 3)),
-        sw.RandomPolicy,
-        replay,
-        groups=2,
-        processes=1,
-        seed=0,
-        tolerate=50,
-    ) as collector:
-        report = collector.collect(steps=600)
-    assert report.restarts > 10
-    assert report.cut > 0
-    assert replay.steps == report.steps >= 600
-
-
 def test_stacks_in_a_worker_begin_with_the_new_game(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = FusedAtari.step
 
@@ -465,51 +385,3 @@ def test_stacks_in_a_worker_begin_with_the_new_game(monkeypatch: pytest.MonkeyPa
     with sw.Collector(envs, "random", seed=3, tolerate=99, on_step=see) as collector:
         report = collector.collect(steps=60)
     assert report.restarts == report.cut == starts - 2 == 6
-
-
-def test_a_recorded_env_goes_on_with_the_next_reset() -> None:
-    replay = sw.SequenceReplayBuffer()
-    slot = Slot([(6, "terminated")], 0, [4, 13])
-    env = sw.record(slot(), replay)
-    faults = 0
-    observation, _ = env.reset(seed=0)
-    for _ in range(30):
-        try:
-            observation, _, terminated, _, _ = env.step(TraceEnv.choose(observation))
-        except Lost:
-            faults += 1
-            terminated = True
-        if terminated:
-            observation, _ = env.reset()
-    slot.faults.clear()
-    env.close()
-    episodes = list(replay.iter_episodes())
-    assert faults == 2
-    assert [one.steps for one in episodes if one.cut[-1]][:2] == [2, 2]
-    assert all(one.steps == 6 for one in episodes if not one.cut[-1])
-    assert replay.steps == 28
-    for one in episodes:
-        assert np.asarray(one.observation)[:, 2].tolist() == list(range(one.rows))
-
-
-def test_a_recorded_vector_env_goes_on_with_the_next_reset() -> None:
-    replay = sw.SequenceReplayBuffer()
-    slots = [Slot([(6, "terminated")], tag, [9] if tag == 1 else []) for tag in range(3)]
-    envs: Any = sw.record(SyncVectorEnv(slots), replay)
-    observation, _ = envs.reset(seed=0)
-    steps = 0
-    for _ in range(40):
-        try:
-            observation, *_ = envs.step(TraceEnv.choose(observation))
-            steps += 1
-        except Lost:
-            observation, _ = envs.reset()
-    slots[1].faults.clear()
-    envs.close()
-    assert steps == 39
-    episodes = list(replay.iter_episodes())
-    for one in episodes:
-        assert np.asarray(one.observation)[:, 2].tolist() == list(range(one.rows))
-        assert one.steps == 6 or one.cut[-1]
-    # Each env was reset in the seventh step, and in every seventh one after the fault.
-    assert replay.steps == 3 * (7 - 1 + 39 - 7 - 4)

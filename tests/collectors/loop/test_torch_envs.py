@@ -185,22 +185,12 @@ def collected(envs: Any, device: str, *, hides_policy: bool = False, writes: boo
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("mode", [NEXT_STEP, SAME_STEP])
 @pytest.mark.parametrize("hides_policy", [False, True])
+@pytest.mark.parametrize("writes", [False, True])
 def test_the_rows_are_those_of_the_same_envs_in_numpy(
-    mode: AutoresetMode, device: str, hides_policy: bool
+    mode: AutoresetMode, device: str, hides_policy: bool, writes: bool
 ) -> None:
+    """Also where the policy writes into what it sees, and the envs into the actions."""
     given = TorchDrift(mode, device)
-    found = collected(sw.TorchEnvs(given), device, hides_policy=hides_policy)
-    assert found == collected(Drift(mode), device)
-    assert len(found) > 20
-    assert given.is_closed
-
-
-@pytest.mark.parametrize("mode", [NEXT_STEP, SAME_STEP])
-@pytest.mark.parametrize("hides_policy", [False, True])
-def test_what_the_policy_and_the_envs_write_changes_no_row(
-    mode: AutoresetMode, hides_policy: bool
-) -> None:
-    given = TorchDrift(mode, "cpu")
     step = given.step
 
     def writing(actions: Any) -> Any:
@@ -208,10 +198,13 @@ def test_what_the_policy_and_the_envs_write_changes_no_row(
         actions.sub_(9)
         return results
 
-    given.step = writing  # type: ignore[method-assign]
+    if writes:
+        given.step = writing  # type: ignore[method-assign]
     envs = sw.TorchEnvs(given)
-    found = collected(envs, "cpu", hides_policy=hides_policy, writes=True)
-    assert found == collected(Drift(mode), "cpu")
+    found = collected(envs, device, hides_policy=hides_policy, writes=writes)
+    assert found == collected(Drift(mode), device)
+    assert len(found) > 20
+    assert given.is_closed
 
 
 def test_many_steps_are_brought_over_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,27 +105,3 @@ def test_whole_rewards_are_stored_exactly_or_refused(number: int, is_held: bool)
         else:
             with pytest.raises(SpecMismatch, match=f"float64 can hold, got {number}"):
                 give(number)
-
-
-class Whole(Plane):
-    """Declares floats, and gives whole numbers."""
-
-    observation_space = Box(-1e9, 1e9, (2,), np.float32)
-    shown, gain = 0, 0
-
-    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        return np.array([self.shown, 0]), self.gain, False, False, {"n": 0}
-
-
-@pytest.mark.parametrize("name", ["shown", "gain"])
-def test_whole_numbers_of_an_env_are_refused_where_floats_would_round_them(name: str) -> None:
-    most = 2**24 if name == "shown" else 2**53
-    for number in (most, most + 1):
-        env = Whole()
-        setattr(env, name, number)
-        with sw.Collector(env, "random", sw.SequenceReplayBuffer(), seed=0) as collector:
-            if number == most:
-                collector.collect(steps=2)
-            else:
-                with pytest.raises(ValueError, match=f"can hold, got {number} of int64"):
-                    collector.collect(steps=2)

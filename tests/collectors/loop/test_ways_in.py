@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
@@ -15,7 +14,6 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 import stepwell as sw
 from stepwell.buffers import SpecMismatch
-from stepwell.wrappers.testing import assert_env
 
 # Gymnasium logs what a worker of its own raised.
 pytestmark = pytest.mark.filterwarnings("ignore:.*:UserWarning")
@@ -114,11 +112,12 @@ REFUSED: dict[str, tuple[Make, str]] = {
         partial(Given, spaces.Box(0, 255, (2,), np.uint8), np.array([0, 300], np.uint16)),
         r"observation.*uint8.*300",
     ),
-    "-1 in uint8": (
-        partial(Given, spaces.Box(0, 255, (2,), np.uint8), np.array([-1, 0])),
-        r"observation.*uint8.*-1",
-    ),
     "1e39 in float32": (partial(Given, BOX, np.array([1e39, 0])), r"observation.*float32.*1e\+39"),
+    "2**24 + 1 in float32": (
+        partial(Given, BOX, np.array([2**24 + 1, 0])),
+        "can hold, got 16777217",
+    ),
+    "a reward of 2**53 + 1": (partial(Given, reward=2**53 + 1), "can hold, got 9007199254740993"),
     "floats as an image": (
         partial(Given, spaces.Box(0, 255, (2,), np.uint8), np.zeros(2)),
         r"observation.*uint8.*float64",
@@ -157,7 +156,6 @@ REFUSED: dict[str, tuple[Make, str]] = {
     "four values": (partial(Given, step=(POSE, 1.0, False, {})), "step.*truncated.*4 values"),
     "an info of text": (partial(Given, info="none"), "info.*'none'"),
     "an observation alone": (partial(Given, reset=POSE), r"reset.*info.*float32 \(2,\)"),
-    "a tuple without info": (partial(Given, reset=(POSE, POSE)), r"reset.*info.*float32 \(2,\)"),
     "no reset": (partial(Given, reset=None), "reset.*info.*None"),
 }
 
@@ -176,16 +174,6 @@ def test_what_does_not_fit_is_refused_in_one_sentence_that_names_it(name: str, w
         WAYS[way](make)
     assert "\n" not in str(caught.value)
     assert "env" in str(caught.value)
-
-
-@pytest.mark.parametrize("name", ["1e39 in float32", "two rewards", "two flags", "four values"])
-def test_the_checker_says_it_too(name: str) -> None:
-    make, message = REFUSED[name]
-    report = sw.check_vector_env(lambda: sw.make_vec(make, 2, num_workers=0), steps=10)
-    assert not report.is_fine
-    assert any(re.search(message, one) for one in report.problems)
-    with pytest.raises(AssertionError, match=message):
-        assert_env(make, steps=10, vectorization=["sync"])
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -334,8 +322,13 @@ def test_vector_envs_of_others_have_one_number_and_flag_for_each_env() -> None:
         for way in (collected, recorded):
             with pytest.raises(ValueError, match=message):
                 way(envs)
-    envs = Pool([Given] * 2)
-    envs.changes = {"reward": np.full((2, 1), 1.5, np.float32)}
-    assert all(
-        one.reward[1:].tolist() == [1.5] * one.steps for one in collected(envs).iter_episodes()
-    )
+    for given, stored in (
+        (np.full((2, 1), 1.5, np.float32), 1.5),
+        (np.full(2, 3, np.int32), 3.0),
+        (np.full(2, 2**53), 2.0**53),
+    ):
+        envs = Pool([Given] * 2)
+        envs.changes = {"reward": given}
+        for episode in collected(envs).iter_episodes():
+            assert episode.reward.dtype == np.float64
+            assert episode.reward[1:].tolist() == [stored] * episode.steps

@@ -91,6 +91,17 @@ def stored(replay: sw.SequenceReplayBuffer) -> list[list[int]]:
 QUIT = tap(27)
 
 
+def on_show(patch: pytest.MonkeyPatch, call: Callable[[str], None]) -> None:
+    """Call with the sign of a frame, once it is shown."""
+    show = Window.show
+
+    def shown(self: Any, frame: Any, period: float, line: str, sign: str = "", **more: Any) -> None:
+        show(self, frame, period, line, sign, **more)
+        call(sign)
+
+    patch.setattr(Window, "show", shown)
+
+
 def test_keys_that_are_held_are_the_actions_of_the_rows() -> None:
     env = Walk(
         {
@@ -169,17 +180,15 @@ def test_reset_cuts_the_episode_and_begins_another_from_another_seed() -> None:
 def test_no_step_is_taken_while_the_game_is_paused(monkeypatch: pytest.MonkeyPatch) -> None:
     env = Walk({3: tap(pygame.K_p), 5: QUIT})
     shows: list[str] = []
-    show = Window.show
 
-    def noted(self: Any, frame: Any, period: float, line: str, sign: str = "", **more: Any) -> None:
-        show(self, frame, period, line, sign, **more)
+    def noted(sign: str) -> None:
         shows.append(sign)
         if shows.count("PAUSED") == 20:
             assert env.count == 3
             for event in tap(pygame.K_p):
                 pygame.event.post(event)
 
-    monkeypatch.setattr(Window, "show", noted)
+    on_show(monkeypatch, noted)
     replay, _ = played(env)
     assert shows.count("PAUSED") >= 20
     assert stored(replay) == [[NOOP] * 5]
@@ -249,39 +258,26 @@ def test_rows_are_kept_when_the_window_is_closed() -> None:
     assert stored(replay) == [[NOOP] * 5]
 
 
-def test_rows_are_kept_when_ctrl_c_comes_in_a_step() -> None:
+@pytest.mark.parametrize(("where", "steps"), [("in a step", 5), ("between steps", 6)])
+def test_rows_are_kept_and_told_when_ctrl_c_comes(
+    where: str, steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     env = Walk()
 
     def interrupt(count: int) -> None:
         if count == 6:
             raise KeyboardInterrupt
 
-    env.call = interrupt
+    if where == "in a step":
+        env.call = interrupt
+    else:
+        on_show(monkeypatch, lambda sign: interrupt(env.count))
     replay = sw.SequenceReplayBuffer()
     with pytest.raises(KeyboardInterrupt) as caught:
         sw.play(env, replay, seed=0, speed=50)
-    assert stored(replay) == [[NOOP] * 5]
-    assert any(note.startswith("kept: 5 steps") for note in caught.value.__notes__)
+    assert stored(replay) == [[NOOP] * steps]
+    assert any(note.startswith(f"kept: {steps} steps") for note in caught.value.__notes__)
     assert not pygame.display.get_init()
-
-
-def test_rows_are_kept_and_told_when_ctrl_c_comes_between_steps(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    env = Walk()
-    show = Window.show
-
-    def interrupted(self: Any, *args: Any, **more: Any) -> None:
-        show(self, *args, **more)
-        if env.count == 6:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(Window, "show", interrupted)
-    replay = sw.SequenceReplayBuffer()
-    with pytest.raises(KeyboardInterrupt) as caught:
-        sw.play(env, replay, seed=0, speed=50)
-    assert stored(replay) == env.episodes == [[NOOP] * 6]
-    assert any(note.startswith("kept: 6 steps") for note in caught.value.__notes__)
 
 
 def test_a_gamepad_holds_buttons_by_its_axes_hats_and_buttons() -> None:
@@ -329,24 +325,21 @@ def test_several_envs_are_refused() -> None:
         sw.play(envs, sw.SequenceReplayBuffer())
 
 
-def test_without_a_no_op_the_env_waits_for_the_person() -> None:
+def test_without_a_no_op_the_env_waits_for_the_person(monkeypatch: pytest.MonkeyPatch) -> None:
     class Waiting(Walk):
         def get_action_meanings(self) -> list[str]:
             return []
 
     env = Waiting({1: [up(pygame.K_2)], 3: QUIT})
     pressed: list[int] = []
-    show = Window.show
 
-    def noted(self: Any, *args: Any, **more: Any) -> None:
-        show(self, *args, **more)
+    def noted(sign: str) -> None:
         pressed.append(env.count)
         if len(pressed) in (10, 30):
             pygame.event.post(down(pygame.K_2))
         if len(pressed) == 25:
             assert env.count == 1
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Window, "show", noted)
-        replay, _ = played(env)
+    on_show(monkeypatch, noted)
+    replay, _ = played(env)
     assert stored(replay) == [[2, 2, 2]]

@@ -166,17 +166,6 @@ def test_the_lives_of_the_demo_are_found_and_the_line_fits_into_its_map() -> Non
     assert info[name] == info["lives"] == mapped.ram()[RAM["lives"]] == 3
 
 
-@pytest.mark.usefixtures("demo")
-def test_the_player_of_the_demo_is_found_by_walking_to_and_fro() -> None:
-    right, left = pygame.K_RIGHT, pygame.K_LEFT
-    keys = {2: [MARK], 3: [right], 9: [-right], 12: [ROSE], 16: [STAYED], 17: [left], 21: [-left]}
-    keys |= {24: [FELL], 29: [STAYED], 30: [right], 33: [-right], 34: [ROSE]}
-    keys |= {35: [pygame.K_ESCAPE]}
-    report = played(demo_env(), lambda count: keys.get(count, []))
-    assert any(f'"address": {RAM["player_x"]},' in line for line in report.watched)
-    assert not any(f'"address": {RAM["player_y"]},' in line for line in report.watched)
-
-
 def test_the_opponents_points_in_pong_are_found_by_losing() -> None:
     pytest.importorskip("ale_py", reason="needs ale-py: pip install 'stepwell[atari]'")
     envs = sw.make_atari("Pong", 1, backend="python", num_workers=0, sticky=0)

@@ -18,11 +18,9 @@ from stepwell import (
     Collector,
     EpsilonGreedy,
     GaussianNoise,
-    RandomPolicy,
     SequenceReplayBuffer,
     WarmUp,
 )
-from stepwell.collectors import SeededPolicy
 from stepwell.collectors.policies.policy import as_recurrent, value_of
 from support.chi_square import assert_shares
 from support.envs.fakes import CounterEnv
@@ -145,16 +143,6 @@ def test_a_schedule_is_called_with_the_number_of_earlier_rows() -> None:
     explored = [actions_of(policy, n)[1]["explored"].tolist() for n in (3, 5, 4)]
     assert rows_before == [0, 3, 8]
     assert explored == [[True] * 3, [True] * 5, [False] * 4]
-
-
-def test_a_run_that_goes_on_sets_the_count_of_rows() -> None:
-    warm, greedy = (
-        WarmUp(Constant(1000), 10, mark=True),
-        EpsilonGreedy(Constant(), lambda n: n / 99),
-    )
-    warm.rows, greedy.rows = 8, 99
-    assert actions_of(begun(warm), 4)[1]["explored"].tolist() == [True, True, False, False]
-    assert set(actions_of(begun(greedy), 60)[0].tolist()) == {3, 4, 5, 6}
 
 
 @each_replacing
@@ -315,18 +303,6 @@ def test_a_policy_with_its_last_action_as_state_gets_the_one_that_was_taken(
 
 
 @each_replacing
-def test_equal_seeds_give_equal_data_and_other_seeds_other(wrap: Wrap) -> None:
-    def digest(seed: int) -> str:
-        replay = SequenceReplayBuffer()
-        envs = SyncVectorEnv([lambda: CounterEnv(4)] * 3)
-        with Collector(envs, wrap(RandomPolicy()), replay, seed=seed) as collector:
-            return collector.collect(steps=100).digest
-
-    assert digest(1) == digest(1)
-    assert digest(1) != digest(2)
-
-
-@each_replacing
 def test_a_policy_inside_draws_the_same_whatever_is_replaced_around_it(wrap: Wrap) -> None:
     inner = Drawing()
     policy = begun(wrap(inner), seed=5)
@@ -335,11 +311,6 @@ def test_a_policy_inside_draws_the_same_whatever_is_replaced_around_it(wrap: Wra
     other = Drawing()
     begun(EpsilonGreedy(other, 0), seed=5)
     assert draws.tolist() == other.rng.random(160).tolist()
-
-
-@each
-def test_each_is_begun_by_the_collector(name: str) -> None:
-    assert isinstance(ALL[name](Constant()), SeededPolicy)
 
 
 @each_replacing
@@ -391,14 +362,12 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     ),
     (lambda: GaussianNoise(Constant(), -1), "scale .*>= 0, got -1"),
     (lambda: GaussianNoise(Constant(), float("inf")), "scale .*>= 0, got inf"),
-    (lambda: actions_of(WarmUp(Constant(), 1), 1), r"^WarmUp .*begin\(action_space, rng\)"),
-    (
-        lambda: actions_of(EpsilonGreedy(Constant(), 1), 1),
-        r"^EpsilonGreedy .*begin\(action_space, rng\)",
-    ),
-    (
-        lambda: actions_of(GaussianNoise(Constant(), 1), 1),
-        r"^GaussianNoise .*begin\(action_space, rng\)",
+    *(
+        (
+            lambda wrap=wrap: actions_of(wrap(Constant()), 1),
+            rf"^{name} .*begin\(action_space, rng\)",
+        )
+        for name, wrap in ALL.items()
     ),
     (lambda: begun(GaussianNoise(Constant(), np.ones(3)), STICK), r"scale .*\(2,\), got .*\(3,\)"),
     (
@@ -412,6 +381,13 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (
         lambda: actions_of(begun(WarmUp(Constant(), 1), NESTED), 4),
         r"policy returned .*actions: .*dict .*keys \[.*\]",
+    ),
+    *(
+        (
+            lambda space=space: begun(GaussianNoise(Constant(), 1), space),
+            f"action space Box.*got {type(space).__name__}",
+        )
+        for space in (FOUR, NESTED, spaces.Box(0, 9, (2,), np.int64))
     ),
     (
         lambda: begun(WarmUp(Misbehaved(), 1))(np.zeros(1), np.zeros(1, bool), np.zeros(1)),
@@ -429,16 +405,5 @@ class Misbehaved(Counting):
 
 @pytest.mark.parametrize(("wrong", "message"), REFUSED)
 def test_invalid_arguments_are_refused(wrong: Callable[[], object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         wrong()
-
-
-def test_noise_is_refused_where_actions_are_no_floats() -> None:
-    for space in (FOUR, NESTED, spaces.Box(0, 9, (2,), np.int64)):
-        with pytest.raises(TypeError, match=r"action space Box.*got"):
-            begun(GaussianNoise(Constant(), 1), space)
-
-
-def test_something_that_cannot_be_called_is_no_policy() -> None:
-    with pytest.raises(TypeError, match=r"^policy: .*got int"):
-        WarmUp(7, 1)  # type: ignore[arg-type]

@@ -12,46 +12,12 @@ from gymnasium.vector.utils import batch_space
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepwell.collectors import RandomPolicy, SeededPolicy
-
-SPACES = [
-    spaces.Discrete(5, start=2),
-    spaces.Box(-2, 3, (2, 2), np.float32),
-    spaces.Box(-np.inf, np.inf, (2,), np.float64),
-    spaces.MultiDiscrete([2, 3]),
-    spaces.MultiBinary(3),
-    spaces.Dict({"a": spaces.Discrete(3), "b": spaces.Tuple((spaces.MultiBinary(2),))}),
-]
-
-
-def drawn(space: Any, seed: int, calls: int = 5) -> str:
-    policy = RandomPolicy()
-    policy.begin(space, np.random.default_rng(seed))
-    return str([policy(np.zeros(4), np.zeros(4, bool)) for _ in range(calls)])
-
-
-@pytest.mark.parametrize("space", SPACES, ids=str)
-def test_actions_lie_in_the_space_and_follow_the_seed(space: Any) -> None:
-    policy = RandomPolicy()
-    policy.begin(space, np.random.default_rng(0))
-    for _ in range(20):
-        actions: Any = policy(np.zeros(4), np.zeros(4, bool))
-        if isinstance(space, spaces.Dict):
-            assert np.isin(actions["a"], [0, 1, 2]).all()
-        else:
-            assert all(space.contains(action) for action in actions)
-    assert drawn(space, 1) == drawn(space, 1)
-    assert drawn(space, 1) != drawn(space, 2)
+from stepwell.collectors import RandomPolicy
 
 
 def test_a_policy_without_a_space_names_begin() -> None:
     with pytest.raises(ValueError, match=r"^RandomPolicy .*begin\(action_space, rng\)"):
         RandomPolicy()(np.zeros(2), np.zeros(2, bool))
-
-
-def test_policies_that_want_a_generator_have_begin() -> None:
-    assert isinstance(RandomPolicy(), SeededPolicy)
-    assert not isinstance(lambda observation, is_first: None, SeededPolicy)
 
 
 def one_draw_a_call(space: Any, seed: int, calls: Sequence[int]) -> list[Any]:
@@ -85,16 +51,7 @@ def drawn_by(policy: RandomPolicy, space: Any, seed: int, calls: Sequence[int]) 
     return [plain(policy(np.zeros(n), np.zeros(n, bool))) for n in calls]
 
 
-NUMBERS: list[Any] = [
-    np.int64,
-    np.int32,
-    np.int16,
-    np.int8,
-    np.uint64,
-    np.uint32,
-    np.uint16,
-    np.uint8,
-]
+NUMBERS = [np.dtype(f"{kind}{size}").type for kind in "iu" for size in (8, 4, 2, 1)]
 MIXED = spaces.Box(np.array([-1, -np.inf, 0], "f4"), np.array([1, np.inf, np.inf], "f4"))
 PLAIN_SPACES: list[Any] = [
     *(spaces.Discrete(n, dtype=dtype) for n in (1, 3, 18) for dtype in NUMBERS),

@@ -16,7 +16,6 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorWrapper
 
 Info = dict[str, Any]
 IntArray = npt.NDArray[np.int64]
-RewardKind = Literal["float", "0-d", "(1,)", "int32"]
 
 
 def length_of(lengths: int | Sequence[int], episode: int) -> int:
@@ -170,24 +169,6 @@ class InfoEnv(CounterEnv):
             "text": f"step {self.t}",
         }
         return observation, reward, terminated, truncated, info
-
-
-class RewardKindEnv(CounterEnv):
-    """Gives the reward t as a float, a 0-d array, an array of shape (1,) or np.int32 (trap 29)."""
-
-    def __init__(self, kind: RewardKind = "float", length: int | Sequence[int] = 5) -> None:
-        super().__init__(length)
-        self.kind = kind
-
-    def step(self, action: np.int64) -> tuple[IntArray, Any, bool, bool, Info]:
-        observation, reward, terminated, truncated, info = super().step(action)
-        kinds: dict[str, Any] = {
-            "float": float(reward),
-            "0-d": np.array(reward, np.float32),
-            "(1,)": np.array([reward], np.float32),
-            "int32": np.int32(reward),
-        }
-        return observation, kinds[self.kind], terminated, truncated, info
 
 
 class CrashEnv(CounterEnv):

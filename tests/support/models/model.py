@@ -99,22 +99,25 @@ class Model:
 
     def _turn(self) -> int:
         steps = 0
-        for stream, env in enumerate(self.envs):
-            episode = self.current[stream]
-            if episode.has_ended:
+        for stream in range(len(self.envs)):
+            if self.current[stream].has_ended:
                 self.current[stream] = self._reset(stream)
-                continue
-            action = self.policy(episode.observations[-1])
-            observation, reward, terminated, truncated, _ = env.step(action)
-            self.steps_since_seed[stream] += 1
-            episode.actions[-1] = action
-            episode.actions.append(None)
-            episode.observations.append(copied(observation))
-            episode.rewards.append(float(np.asarray(reward).item()))
-            episode.terminated, episode.truncated = bool(terminated), bool(truncated)
-            steps += any(episode is one for one in self.chosen)
+            else:
+                steps += self._step(stream)
         self._reset_ended()
         return steps
+
+    def _step(self, stream: int) -> bool:
+        """Step one env; tells if the step is recorded."""
+        episode = self.current[stream]
+        action = episode.actions[-1] = self.policy(episode.observations[-1])
+        observation, reward, terminated, truncated, _ = self.envs[stream].step(action)
+        self.steps_since_seed[stream] += 1
+        episode.actions.append(None)
+        episode.observations.append(copied(observation))
+        episode.rewards.append(float(np.asarray(reward).item()))
+        episode.terminated, episode.truncated = bool(terminated), bool(truncated)
+        return any(episode is one for one in self.chosen)
 
     def _reset_ended(self) -> None:
         """The resets in the turn of an end: first those without a seed, as a vector env does."""
@@ -140,11 +143,14 @@ class Model:
                 self.current[stream] = self._reset(stream)
 
     def _reset(self, stream: int, seed: int | None = None) -> ModelEpisode:
-        number = sum(episode.stream == stream for episode in self.started)
         observation, info = self.envs[stream].reset(seed=seed)
         seed = info.get("reset_seed", seed)
         if seed is not None:
             self.steps_since_seed[stream] = 0
+        return self._started(stream, observation, seed)
+
+    def _started(self, stream: int, observation: Any, seed: int | None) -> ModelEpisode:
+        number = sum(episode.stream == stream for episode in self.started)
         episode = ModelEpisode(stream, number, [copied(observation)], seed)
         self.started.append(episode)
         if self.open_slots > 0:
@@ -219,9 +225,14 @@ def assert_episode(stored: Episode, expected: ModelEpisode) -> None:
     assert stored.cut.tolist() == [*last, not expected.has_ended], where
 
 
-def assert_stored(replay: sw.SequenceReplayBuffer, expected: Iterable[ModelEpisode]) -> None:
-    """The replay holds exactly the model's episodes, in the order of their starts."""
+def assert_stored(
+    replay: sw.SequenceReplayBuffer, expected: Iterable[ModelEpisode], *, by_stream: bool = False
+) -> None:
+    """The replay holds exactly the model's episodes, in the order of their starts, or by stream."""
     stored, wanted = list(replay.iter_episodes()), list(expected)
+    if by_stream:
+        stored.sort(key=lambda e: (e.stream, e.id))
+        wanted.sort(key=lambda e: (e.stream, e.number))
     found = [(e.stream, e.steps) for e in stored]
     assert found == [(e.stream, e.steps) for e in wanted]
     for one, other in zip(stored, wanted, strict=True):

@@ -10,10 +10,12 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 import stepwell as sw
+from stepwell.collectors.loop.collector import Seeds
 from support.envs.fakes import TraceEnv
-from support.models.model import AnyEnv, Model, copied, row_of, same
+from support.models.model import AnyEnv, Model, assert_stored, copied, row_of, same
 
 Info = Mapping[str, Any]
+Call = tuple[str, Any]
 
 
 class Rule(Protocol):
@@ -68,26 +70,20 @@ class CountingRule(TraceRule):
         return np.float32(observation[4] + 1000 * state["count"] + state["trace"].sum())
 
 
-class BatchPolicy:
-    """The policy of a rule: calls it for one env after the other."""
+class ValuedPolicy:
+    """The policy of a rule, with values of open ends: calls it for one env after the other."""
 
     def __init__(self, rule: Rule) -> None:
         self.rule = rule
-        self.calls: list[int] = []
-        """Numbers of envs that it was called for."""
         self.value_calls: list[int] = []
+        """Numbers of envs that values were asked for."""
 
     def __call__(self, observation: Any, is_first: np.ndarray) -> Any:
-        self.calls.append(len(is_first))
         found = [
             self.rule.act(row_of(observation, n), bool(is_first[n]), None)
             for n in range(len(is_first))
         ]
         return stacked([one[0] for one in found]), stacked([one[2] for one in found])
-
-
-class ValuedPolicy(BatchPolicy):
-    """The same, with a value of open ends."""
 
     def value(self, observation: Any) -> np.ndarray:
         n = rows_in(observation)
@@ -100,7 +96,6 @@ class RecurrentPolicy:
 
     def __init__(self, rule: Rule) -> None:
         self.rule = rule
-        self.calls: list[int] = []
 
     def initial_state(self, num_envs: int) -> Any:
         return stacked([self.rule.initial] * num_envs)
@@ -108,7 +103,6 @@ class RecurrentPolicy:
     def __call__(self, observation: Any, is_first: np.ndarray, state: Any) -> Any:
         n = len(is_first)
         assert rows_in(state) == n
-        self.calls.append(n)
         found = [
             self.rule.act(row_of(observation, k), bool(is_first[k]), row_of(state, k))
             for k in range(n)
@@ -295,6 +289,67 @@ class RolloutModel(Model):
             if episode.steps:
                 self.rows[-1][stream].cut = True
         self.current[stream] = self._reset(stream)
+
+
+def play_calls(
+    envs: Any,
+    model: RolloutModel,
+    calls: Sequence[Call],
+    replay: sw.SequenceReplayBuffer | None,
+    **options: Any,
+) -> sw.Rollout | None:
+    """Make the calls and play the model in parallel; compare after each one; the last rollout.
+
+    Args:
+        envs: The envs of a Collector with the seed 5; a list of vector envs makes rollouts only.
+        model: The same envs, one by one.
+        calls: Kind and goal of each call.
+        replay: Of the Collector.
+        **options: More of its arguments.
+    """
+    rollout: sw.Rollout | None = None
+    seeds, n, needs_reset = Seeds(5, 0), len(model.envs), True
+    in_groups, stores_state = isinstance(envs, list), options.get("store_state", False)
+    with sw.Collector(envs, policy_of(model.rule), replay, seed=5, **options) as collector:
+        for kind, goal in calls:
+            if kind != "seeds" and (needs_reset or kind == "episodes"):
+                limit = goal if kind == "episodes" else float("inf")
+                model.reset(seeds.next_envs_seed(n), limit)
+            if kind == "rollout":
+                rollout, expected = collector.rollout(goal), model.rollout(goal)
+                if in_groups:  # which come one after the other
+                    assert sorted(rollout.episode_lengths) == sorted(expected.lengths)
+                    expected.lengths = list(rollout.episode_lengths)
+                    assert sorted(rollout.episode_returns) == sorted(expected.returns)
+                    expected.returns = list(rollout.episode_returns)
+                assert_rollout(rollout, expected, stores_state=stores_state)
+                assert_values(rollout, expected, model.rule)
+                assert collector.report.steps == rollout.steps
+                assert collector.report.lengths == rollout.episode_lengths
+                assert collector.report.returns == rollout.episode_returns
+            elif kind == "seeds":
+                assert collector.collect(seeds=goal).steps == model.collect_seeds(goal)
+            else:
+                before = {id(one): (one.steps, one.has_ended) for one in model.chosen}
+                report = collector.collect(**{kind: goal})
+                assert report.steps == (
+                    model.collect(goal) if kind == "steps" else model.collect_episodes()
+                )
+                ended = [
+                    one
+                    for one in model.chosen
+                    if one.has_ended and not before.get(id(one), (0, False))[1]
+                ]
+                assert sorted(report.lengths) == sorted(one.steps for one in ended)
+                assert sorted(report.returns) == sorted(sum(one.rewards) for one in ended)
+            needs_reset = kind in ("episodes", "seeds")
+            if replay is not None:
+                assert_stored(replay, model.episodes, by_stream=in_groups)
+                assert collector.report.digest == replay.digest()
+                assert collector.report.total_steps == sum(one.steps for one in model.episodes)
+    if replay is not None:
+        assert_stored(replay, model.episodes, by_stream=in_groups)
+    return rollout
 
 
 def stacked(parts: Sequence[Any]) -> Any:
