@@ -119,17 +119,6 @@ def test_unsupported_actions_are_refused() -> None:
         to_d3rlpy(replay)
 
 
-def test_without_d3rlpy_the_error_gives_the_install_command(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    if HAS_D3RLPY:
-        pytest.skip("needs to lack d3rlpy")
-    monkeypatch.delitem(sys.modules, "d3rlpy")
-    monkeypatch.delitem(sys.modules, "d3rlpy.dataset")
-    with pytest.raises(ImportError, match=r"to_d3rlpy .*pip install --no-deps d3rlpy"):
-        to_d3rlpy(tagged_store())
-
-
 def test_d3rlpy_samples_from_the_episodes() -> None:
     if not HAS_D3RLPY:
         pytest.skip("needs d3rlpy")

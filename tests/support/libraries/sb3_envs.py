@@ -195,13 +195,3 @@ def steps_of(env: int, count: int) -> list[Step]:
             found.append(Step(Tag(env, episode, t), Tag(env, episode, t + 1), *flags))
         episode += 1
     return found[:count]
-
-
-def rows_of(env: int, count: int, mode: AutoresetMode) -> list[Step | None]:
-    """The places in the first rows of an env's rollouts; None where it resets."""
-    found: list[Step | None] = []
-    for step in steps_of(env, count):
-        found.append(step)
-        if step.is_over and mode is AutoresetMode.NEXT_STEP:
-            found.append(None)
-    return found[:count]

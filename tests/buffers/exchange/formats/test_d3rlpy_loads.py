@@ -5,15 +5,14 @@ In an environment of its own, since it pins another gymnasium; see `d3rlpy_pytho
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
-from stepwell.buffers import Chunk, End, Field, SequenceReplayBuffer, Spec
+from stepwell.buffers import Chunk, End, Episode, Field, SequenceReplayBuffer, Spec
 from stepwell.buffers.bridges import export_episodes
-from support.envs.recorded_envs import Listed, frames, recorded, traces
+from support.envs.recorded_envs import frames, recorded, traces
 from support.exchanged_stores import DISCRETE, REWARD, episodes_of, imported, tagged_store
 from support.libraries.d3rlpy_python import python_with_d3rlpy, run
 from support.source_tree import CHECKOUT
@@ -23,57 +22,29 @@ pytest.importorskip("h5py", reason="needs h5py")
 SCENARIO = str(CHECKOUT / "tests" / "support" / "libraries" / "d3rlpy_scenario.py")
 
 
-class Transition(NamedTuple):
-    """A transition that d3rlpy gives to a learner."""
-
-    observation: Any
-    action: Any
-    reward: float
-    next_observation: Any
-    terminal: bool
-
-
 @pytest.fixture(scope="module")
 def python(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> str:
     return python_with_d3rlpy(pytestconfig, tmp_path_factory)
 
 
-def expected(listed: Sequence[Listed]) -> list[Transition]:
-    """All transitions of a list of episodes; after a termination d3rlpy shows zeros."""
-    found: list[Transition] = []
-    for episode in listed:
-        for step in range(episode.steps):
-            is_over = episode.terminated[step]
-            after = episode.observations[step + 1]
-            found.append(
-                Transition(
-                    episode.observations[step],
-                    episode.actions[step],
-                    episode.rewards[step],
-                    np.zeros_like(after) if is_over else after,
-                    is_over,
-                )
-            )
-    return found
-
-
 class Case(NamedTuple):
-    """A replay to export, its episodes, the option `stack`, and frames that d3rlpy stacks."""
+    """A replay to export, the option `stack`, and frames that d3rlpy stacks."""
 
     replay: SequenceReplayBuffer
-    listed: list[Listed]
     stack: bool = False
     frames: int = 1
+
+
+ATARI = Field("observation", "uint8", (84, 84), "zstd", stack=4, stack_padding="zero")
 
 
 @pytest.fixture(scope="module")
 def cases() -> dict[str, Case]:
     return {
-        "traces": Case(*recorded(traces())),
-        "frames": Case(*recorded(frames())),
-        "stacks": Case(*recorded(frames(3)), stack=True),
-        "picked": Case(*atari_like(), frames=4),
-        "parts": Case(*parts()),
+        "traces": Case(recorded(traces())[0]),
+        "stacks": Case(recorded(frames(3))[0], stack=True),
+        "picked": Case(tagged_store(ATARI, episodes=8), frames=4),
+        "parts": Case(parts()),
     }
 
 
@@ -96,27 +67,7 @@ def seen(
     return found
 
 
-def atari_like() -> tuple[SequenceReplayBuffer, list[Listed]]:
-    """Frames of 84 x 84, in stacks of 4 that are padded by zeros, and the stacks."""
-    field = Field("observation", "uint8", (84, 84), "zstd", stack=4, stack_padding="zero")
-    replay = tagged_store(field, episodes=8)
-    listed: list[Listed] = []
-    for episode in episodes_of(replay):
-        shown = [np.zeros((84, 84), np.uint8)] * 3 + list(episode.observation)
-        marks = np.arange(episode.steps) == episode.steps - 1
-        listed.append(
-            Listed(
-                [np.array(shown[row : row + 4]) for row in range(episode.rows)],
-                list(episode.action[:-1]),
-                episode.reward[1:].tolist(),
-                (marks & bool(episode.end & End.TERMINATED)).tolist(),
-                (marks & bool(episode.end & End.TRUNCATED)).tolist(),
-            )
-        )
-    return replay, listed
-
-
-def parts() -> tuple[SequenceReplayBuffer, list[Listed]]:
+def parts() -> SequenceReplayBuffer:
     """A Dict of a picture and a vector, vectors for actions, and one episode."""
     fields = (
         Field("observation/a", "uint8", (5, 4, 3), "zstd"),
@@ -133,39 +84,42 @@ def parts() -> tuple[SequenceReplayBuffer, list[Listed]]:
     rows["reward"] = np.array([0, 0.5, 1, 2, 4])
     rows["action"][-1] = 0
     replay.add([Chunk(0, 0, 0, End.TRUNCATED, rows)])
-    return replay, []
+    return replay
 
 
-def assert_transitions(seen: Any, wanted: Sequence[Transition]) -> None:
-    assert seen["info"][0] == len(wanted)
-    for number, one in enumerate(wanted):
-        for part in ("observation", "next_observation"):
-            found, wanted_rows = seen[f"{number}/{part}"], np.asarray(getattr(one, part))
-            assert found.dtype == wanted_rows.dtype
-            assert np.array_equal(found.reshape(wanted_rows.shape), wanted_rows)
-        assert np.array_equal(seen[f"{number}/action"].reshape(-1), np.ravel(one.action))
-        assert seen[f"{number}/reward"].tolist() == [np.float32(one.reward)]
-        assert seen[f"{number}/reward"].dtype == np.float32
-        assert seen[f"{number}/terminal"] == one.terminal
+def stacks_of(episode: Episode) -> np.ndarray:
+    """Each observation with the frames before it, as the env showed them."""
+    field = episode.spec["observation"]
+    before = episode.observation[:1] * (field.stack_padding == "repeat")
+    padded = np.concatenate([*[before] * (field.stack - 1), episode.observation])
+    return np.stack([padded[row : row + field.stack] for row in range(episode.rows)])
 
 
-@pytest.mark.parametrize("name", ["traces", "frames", "stacks"])
+@pytest.mark.parametrize("name", ["traces", "stacks", "picked"])
 def test_d3rlpys_transitions_equal_the_steps_of_the_envs(
     name: str, cases: dict[str, Case], seen: dict[str, Any]
 ) -> None:
-    listed, found = cases[name].listed, seen[name]
-    assert {one.is_cut for one in listed} == {True, False}
-    assert_transitions(found, expected(listed))
+    found, episodes, number = seen[name], episodes_of(cases[name].replay), 0
+    for episode in episodes:
+        shown = stacks_of(episode)
+        for step in range(episode.steps):
+            is_over = episode.terminated[step + 1]  # then d3rlpy shows zeros
+            for part, rows in (
+                ("observation", shown[step]),
+                ("next_observation", shown[step + 1] * ~is_over),
+            ):
+                mine = found[f"{number}/{part}"]
+                assert mine.dtype == rows.dtype
+                assert np.array_equal(mine.reshape(rows.shape), rows)
+            assert found[f"{number}/action"].tolist() == [episode.action[step]]
+            assert found[f"{number}/reward"].tolist() == [np.float32(episode.reward[step + 1])]
+            assert found[f"{number}/reward"].dtype == np.float32
+            assert found[f"{number}/terminal"] == is_over
+            number += 1
+    actions = 2 if name == "stacks" else 4
+    assert found["info"].tolist() == [number, sum(e.steps > 0 for e in episodes), actions]
     assert found["discrete"]
-    actions = 4 if name == "traces" else 2
-    assert found["info"].tolist()[1:] == [sum(e.steps > 0 for e in listed), actions]
-
-
-def test_d3rlpys_stacks_of_single_frames_equal_those_of_the_env(
-    cases: dict[str, Case], seen: dict[str, Any]
-) -> None:
-    assert seen["picked"]["0/observation"].shape == (4, 84, 84)
-    assert_transitions(seen["picked"], expected(cases["picked"].listed))
+    assert found["0/observation"].ndim == (1 if name == "traces" else 3)
 
 
 def test_dict_observations_become_lists_and_actions_are_vectors(

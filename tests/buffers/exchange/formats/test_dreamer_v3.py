@@ -506,25 +506,6 @@ def test_dreamers_own_code_reads_an_export(tmp_path: Path, chunk: int, length: i
 
 
 @NEEDS_ELEMENTS
-def test_dreamers_own_code_ends_a_cut_episode(tmp_path: Path) -> None:
-    replay = tagged_store(episodes=12)
-    export_episodes(replay, "dreamerv3", tmp_path / "out", options={"chunk": 5})
-    loaded = run_real(
-        "dreamerv3", "dreamer_v3_loaders.py", "load", tmp_path / "out", tmp_path, length=6
-    )
-    ends = 0
-    for b in range(100):
-        tags = [tag_of(picture) for picture in loaded["batch/image"][b]]
-        for t in range(5):
-            goes_on = tags[t + 1][:2] == tags[t][:2]
-            assert loaded["batch/is_last"][b, t] == (not goes_on)
-            assert loaded["batch/is_first"][b, t + 1] == (not goes_on)
-            assert not goes_on or tags[t + 1][2] == tags[t][2] + 1
-            ends += not goes_on
-    assert ends > 50
-
-
-@NEEDS_ELEMENTS
 def test_a_folder_written_by_dreamers_own_code_is_imported(tmp_path: Path) -> None:
     _, played = play(shape=(8, 8, 3))
     envs = [expected_rows(by_env(played, env)) for env in range(3)]

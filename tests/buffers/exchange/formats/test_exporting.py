@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 from pathlib import Path
 
@@ -14,14 +13,11 @@ from stepwell.buffers.bridges import (
     ExportReport,
     ImportReport,
     export_episodes,
-    format_names,
     import_episodes,
 )
 from stepwell.buffers.exchange.formats import npz
-from stepwell.buffers.exchange.formats.format import format_of
 from support.exchanged_stores import episodes_of, imported, refused, tagged_store
 from support.notes import assert_notes
-from support.source_tree import PACKAGE, tree_of
 
 
 def entries(folder: Path) -> list[str]:
@@ -180,18 +176,6 @@ def test_several_stores_are_exported_as_one(tmp_path: Path) -> None:
     back, _ = imported("npz", tmp_path / "both")
     assert report.episodes == 12
     assert [one.metadata["number"] for one in episodes_of(back)] == numbers
-
-
-def test_each_format_in_a_file_is_registered() -> None:
-    folder = PACKAGE / "buffers" / "exchange" / "formats"
-    written = {
-        node.name
-        for file in folder.rglob("*.py")
-        for node in tree_of(file).body
-        if isinstance(node, ast.ClassDef) and "Format" in map(ast.unparse, node.bases)
-    }
-    assert {type(format_of(name)).__name__ for name in format_names()} == written
-    assert all(format_of(name).name == name for name in format_names())
 
 
 @pytest.mark.parametrize(

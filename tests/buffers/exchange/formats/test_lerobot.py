@@ -84,14 +84,6 @@ def test_metadata_describes_episodes_and_features(tmp_path: Path) -> None:
     assert task == {"task_index": 0, "task": "walk to the door"}
 
 
-def test_tasks_are_the_index_for_pandas(tmp_path: Path) -> None:
-    pandas = pytest.importorskip("pandas", reason="needs pandas")
-    export_episodes(tagged_store(STATE), "lerobot", tmp_path / "out", options={"task": "stand"})
-    tasks = pandas.read_parquet(tmp_path / "out" / "meta" / "tasks.parquet")
-    assert (tasks.index.tolist(), tasks["task_index"].tolist()) == (["stand"], [0])
-    assert tasks.index.name == "task"
-
-
 def showing(
     fields: list[Field], names: dict[str, str], rows: dict[str, np.ndarray] | None = None
 ) -> SequenceReplayBuffer:

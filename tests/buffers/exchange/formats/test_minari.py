@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -163,21 +162,6 @@ def test_the_env_its_spaces_and_seeds_are_exported(data_format: str) -> None:
         assert (one["task"], one["nested"]) == ("balance", {"a": 1})
         assert one["total_steps"] == episode.steps
     assert any("seed" in episode.metadata for episode in replay.iter_episodes())
-
-
-@each_format
-def test_minari_can_split_combine_and_filter_what_was_exported(data_format: str) -> None:
-    replay, listed = recorded(traces())
-    one = exported(replay, "tests/one-v0", data_format=data_format)
-    two = exported(replay, "tests/two-v0", data_format=data_format)
-    seen = [episode for episode in listed if episode.steps]
-    both = minari.combine_datasets([one, two], "tests/both-v0")
-    for episode, listed_one in zip(both.iterate_episodes(), seen * 2, strict=True):
-        assert_listed(episode, listed_one)
-    halves = minari.split_dataset(one, [5, len(seen) - 5], seed=0)
-    assert [len(half) for half in halves] == [5, len(seen) - 5]
-    long = one.filter_episodes(lambda episode: len(episode) > 3)
-    assert [len(e) for e in long.iterate_episodes()] == [e.steps for e in seen if e.steps > 3]
 
 
 # --- spaces
@@ -348,19 +332,6 @@ def test_an_arrow_episode_that_minari_would_read_in_parts_is_refused() -> None:
 def test_a_missing_data_set_gives_the_download_command() -> None:
     with pytest.raises(FileNotFoundError, match=r"D4RL/door/human-v2.*minari download"):
         imported("minari", "D4RL/door/human-v2")
-
-
-@pytest.mark.parametrize(("data_format", "library"), [("hdf5", "h5py"), ("arrow", "pyarrow")])
-def test_a_missing_library_is_named_with_its_install_command(
-    data_format: str, library: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(
-        ImportError, match=rf"{data_format}.*{library}.*pip install 'stepwell\[minari\]'"
-    ):
-        export_episodes(
-            tagged_store(), "minari", "./out-v0", options={"data_format": data_format}, dry_run=True
-        )
 
 
 def test_facts_that_hdf5_has_no_attribute_for_are_left_out() -> None:

@@ -154,23 +154,6 @@ def test_jpeg_images_are_read_and_noted_as_lossy(data_format: str) -> None:
         minari.delete_dataset("tests/foreign-v0")
 
 
-@each_format
-def test_ends_come_from_the_last_step(data_format: str) -> None:
-    yes, no = np.array([False, False, True]), np.zeros(3, np.bool_)
-    kinds = [(yes, no), (no, yes), (yes, yes), (no, no)]
-    some = [buffer(terminations=one, truncations=other) for one, other in kinds]
-    written(some, BOX, THREE, data_format=data_format)
-    _, episodes = read()
-    both = End.TERMINATED | End.TRUNCATED
-    assert [e.end for e in episodes] == [End.TERMINATED, End.TRUNCATED, both, End.NONE]
-
-
-def test_an_end_within_an_episode_is_refused() -> None:
-    written([buffer(), buffer(truncations=np.array([True, False, False]))], BOX, THREE)
-    with pytest.raises(ValueError, match=r"episode 1\b.*truncations.*step 0 of 3 steps"):
-        read()
-
-
 @pytest.mark.parametrize("data_format", ["hdf5", "arrow"])
 def test_infos_that_all_episodes_have_become_fields(data_format: str) -> None:
     def infos(size: int, **more: Any) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -125,17 +124,6 @@ def test_unsupported_fields_are_refused(field: Field, match: str, tmp_path: Path
     replay = store_of([field, DISCRETE, REWARD])
     with pytest.raises(ValueError, match=match):
         export_episodes(replay, "parquet", tmp_path / "out")
-
-
-@pytest.mark.parametrize("format_", ["parquet", "lerobot"])
-def test_without_pyarrow_the_error_gives_the_install_command(
-    format_: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    command = r"pyarrow.*pip install 'stepwell\[parquet\]'"
-    with pytest.raises(ImportError, match=command):
-        export_episodes(tagged_store(), format_, tmp_path / "out")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_datasets_of_huggingface_gives_rows_of_the_right_shapes(tmp_path: Path) -> None:

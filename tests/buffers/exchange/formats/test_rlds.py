@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -153,19 +152,6 @@ def test_checksums_are_masked_crc32c(size: int) -> None:
     data = np.random.default_rng(size).integers(0, 256, size, np.uint8).tobytes()
     crc = slow_crc32c(data)
     assert masked_crc32c(data) == (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
-
-
-def test_without_google_crc32c_the_error_gives_the_install_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    export_episodes(tagged_store(STATE), "rlds", tmp_path / "out")
-    monkeypatch.setitem(sys.modules, "google_crc32c", None)
-    command = r"google_crc32c.*pip install 'stepwell\[rlds\]'"
-    with pytest.raises(ImportError, match=command):
-        imported("rlds", tmp_path / "out")
-    with pytest.raises(ImportError, match=command):
-        export_episodes(tagged_store(STATE), "rlds", tmp_path / "again")
-    assert not (tmp_path / "again").exists()
 
 
 def test_tensorboards_reader_reads_the_records(tmp_path: Path) -> None:

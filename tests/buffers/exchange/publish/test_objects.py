@@ -136,22 +136,6 @@ def test_a_url_of_another_kind_is_refused() -> None:
 
 
 @pytest.mark.proof
-def test_without_the_extra_one_sentence_says_what_to_install() -> None:
-    code = """
-import sys
-sys.modules["obstore"] = None
-from stepwell.buffers.bridges.publish import pull
-try:
-    pull("s3://bucket/run", "nothing")
-except ImportError as error:
-    print(error)
-"""
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "pip install 'stepwell[cloud]'" in run.stdout
-    assert "obstore" in run.stdout
-
-
-@pytest.mark.proof
 def test_stores_in_folders_do_not_load_the_library() -> None:
     code = "import stepwell as sw, sys; sw.SequenceReplayBuffer; print('obstore' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

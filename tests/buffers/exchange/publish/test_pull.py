@@ -296,15 +296,6 @@ def test_ctrl_c_keeps_whole_files(hub: Hub, repo: Repo, tmp_path: Path, way: str
     assert contents(tmp_path / "out") == FILES
 
 
-def test_without_the_library_the_cure_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(ImportError, match=r"stepwell\[hub\]"):
-        pull("user/data", tmp_path / "out")
-    assert os.listdir(tmp_path) == []
-
-
 @given(
     st.lists(
         st.text(st.sampled_from("aAb./\\ ~\n\u0130\u0307"), max_size=8), min_size=1, max_size=4

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import shutil
-import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -111,29 +108,6 @@ def test_a_pull_that_broke_off_goes_on(
     pull(URL, tmp_path / "out")
     assert not set(before) & set(objects.calls)
     assert files_of(tmp_path / "out") == files_of(tmp_path / "store")
-
-
-KILLED = """
-import os, signal, sys
-from stepwell.buffers.bridges.publish import pull
-def stop(done, of):
-    if done > of // 2:
-        os.kill(os.getpid(), signal.SIGKILL)
-pull(sys.argv[1], sys.argv[2], progress=stop)
-"""
-
-
-@pytest.mark.proof
-def test_a_killed_pull_goes_on(s3_url: str, tmp_path: Path) -> None:
-    filled(tmp_path / "store", 20)
-    Uploader(tmp_path / "store", Objects(s3_url)).upload()
-    killed = subprocess.run([sys.executable, "-c", KILLED, s3_url, tmp_path / "out"])
-    assert killed.returncode == -signal.SIGKILL
-    assert not (tmp_path / "out").exists()
-    report = pull(s3_url, tmp_path / "out")
-    assert report.fetched_bytes < report.nbytes
-    assert files_of(tmp_path / "out") == files_of(tmp_path / "store")
-    assert set(os.listdir(tmp_path)) == {"store", "out"}
 
 
 def test_a_pull_meets_an_eviction_and_goes_on_with_the_newer_rows(

@@ -22,12 +22,6 @@ def test_pulls_get_what_was_stored_and_no_less_than_was_acknowledged(seed: int) 
     run_schedule(seed)
 
 
-@pytest.mark.full
-def test_thousands_of_schedules() -> None:
-    for seed in range(5_000):
-        run_schedule(seed)
-
-
 @pytest.mark.proof
 def test_schedules_upload_and_are_refused_often_enough() -> None:
     # A test of the test: the claims above would hold if nothing ever happened.

@@ -24,16 +24,13 @@ from support.libraries.sb3_envs import (
     KINDS,
     Action,
     Kind,
-    Step,
     Tag,
     TagEnv,
     action_of,
     joined,
     makers,
     observation_of,
-    reward_of,
     row_of,
-    rows_of,
     tag_of,
     vector_env,
 )
@@ -53,13 +50,13 @@ import torch
 from stable_baselines3 import A2C, DQN, PPO
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import ConvertCallback
+from stable_baselines3.common.torch_layers import FlattenExtractor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from stepwell.buffers.libraries.sb3.policy import SB3Actor, sb3_policy
 from stepwell.buffers.libraries.sb3.rollout import to_sb3_rollout
 from stepwell.collectors.policies.as_policy import as_policy
 
-ALL_MODES = pytest.mark.parametrize("mode", list(AutoresetMode))
 NEXT_STEP, SAME_STEP = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP
 T, N, GAMMA, LAM = 7, 3, 0.75, 0.5
 SAME_ROWS = ("observations", "actions", "values", "log_probs", "episode_starts")
@@ -69,7 +66,7 @@ def model_of(kind: Kind = "vector", action: Action = "discrete", **options: Any)
     """A PPO with a small network for the env's observations."""
     policy = "MultiInputPolicy" if kind == "dict" else "MlpPolicy"
     # SB3's networks for images need larger ones.
-    images = {"normalize_images": True} if kind != "dict" else {}
+    extractor: Any = joined if kind == "dict" else FlattenExtractor
     chosen = {
         "n_steps": T,
         "batch_size": T,
@@ -77,17 +74,11 @@ def model_of(kind: Kind = "vector", action: Action = "discrete", **options: Any)
         "gamma": GAMMA,
         "gae_lambda": LAM,
         "seed": 3,
-        "policy_kwargs": {"net_arch": [8], **images, **_extractor(kind)},
+        "policy_kwargs": {"net_arch": [8], "features_extractor_class": extractor},
         "device": "cpu",
         **options,
     }
     return PPO(policy, DummyVecEnv(makers(kind, action)), **chosen)
-
-
-def _extractor(kind: Kind) -> dict[str, Any]:
-    from stable_baselines3.common.torch_layers import FlattenExtractor
-
-    return {"features_extractor_class": joined if kind == "dict" else FlattenExtractor}
 
 
 class TagPolicy:
@@ -121,41 +112,6 @@ def value_of(tag: Tag) -> float:
 
 def log_prob_of(tag: Tag) -> float:
     return -(tag.episode / 4 + tag.step / 32 + tag.env)
-
-
-def expected_rows(rows: list[list[Step | None]]) -> dict[Any, tuple[float, float]]:
-    """Advantage and reward with bootstrap by tag, by the definition, for one rollout."""
-    found: dict[Any, tuple[float, float]] = {}
-    for column in rows:
-        later = 0.0
-        for t in reversed(range(len(column))):
-            step = column[t]
-            if step is None:
-                continue
-            reward = reward_of(step.before, action_of("discrete", step.before))
-            follows = 0.0 if step.terminated else value_of(step.after)
-            delta = reward + GAMMA * follows - value_of(step.before)
-            later = delta + (0.0 if step.is_over else GAMMA * LAM * later)
-            if t == len(column) - 1:
-                later = delta
-            is_added = step.truncated and not step.terminated
-            found[step.before] = later, reward + is_added * GAMMA * follows
-    return found
-
-
-def buffer_rows(buffer: Any, kind: Kind) -> dict[Any, dict[str, Any]]:
-    """The rows of a buffer that was not trained on yet, by their tags."""
-    found: dict[Any, dict[str, Any]] = {}
-    for t in range(buffer.buffer_size):
-        for n in range(buffer.n_envs):
-            names = ("actions", "rewards", "values", "log_probs", "advantages", "returns")
-            row = {name: getattr(buffer, name)[t, n] for name in names}
-            seen = buffer.observations
-            seen = {k: v[t, n] for k, v in seen.items()} if kind == "dict" else seen[t, n]
-            tag = tag_of(kind, seen)
-            assert tag not in found, f"{tag} twice"
-            found[tag] = {**row, "episode_starts": buffer.episode_starts[t, n]}
-    return found
 
 
 # Compared with SB3's own loop
@@ -245,33 +201,6 @@ def test_training_on_a_rollout_changes_the_model_as_sb3s_own_loop_does() -> None
 # Compared with the steps of the envs
 
 
-@ALL_MODES
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_real_step_is_trained_on_once_and_no_other_row(
-    kind: Kind, mode: AutoresetMode
-) -> None:
-    model, policy = model_of(kind), TagPolicy(kind, "discrete")
-    rows = [rows_of(env, 4 * T, mode) for env in range(N)]
-    with sw.Collector(vector_env(kind, "discrete", mode), policy, seed=0) as collector:
-        for turn in range(4):
-            here = [column[turn * T : (turn + 1) * T] for column in rows]
-            buffer = to_sb3_rollout(collector.rollout(T), model)
-            found, wanted = buffer_rows(buffer, kind), expected_rows(here)
-            assert found.keys() == wanted.keys()
-            for tag, (advantage, reward) in wanted.items():
-                row = found[tag]
-                assert int(row["actions"][0]) == action_of("discrete", tag)
-                assert row["values"] == value_of(tag)
-                assert row["log_probs"] == np.float32(log_prob_of(tag))
-                assert row["rewards"] == np.float32(reward)
-                assert row["episode_starts"] == (tag.step == 0)
-                assert row["advantages"] == pytest.approx(advantage, abs=1e-4)
-                assert row["returns"] == pytest.approx(advantage + value_of(tag), abs=1e-4)
-            assert buffer.full
-            assert buffer.size() == buffer.buffer_size
-            assert buffer.buffer_size * buffer.n_envs == len(wanted)
-
-
 def rollout_rows_model() -> Any:
     """A model for the rollouts of `rollout_rows`."""
     space = spaces.Dict(
@@ -335,6 +264,16 @@ def test_any_rollout_with_cuts_and_lost_rows_gives_the_advantages_of_the_definit
     buffer = to_sb3_rollout(rollout, model)
     wanted, mask = expected_advantages(columns, GAMMA, LAM), mask_of(columns)
     number = labels(*mask.shape)
+    kept = buffer.observations["place"].ravel()
+    starts, ended = rollout.is_first.copy(), rollout.terminated | rollout.truncated | rollout.cut
+    starts[1:] |= ended[:-1]
+    reward = np.nan_to_num(rollout.reward)
+    ends = rollout.bootstrap
+    for step, env, worth in zip(ends.step, ends.env, ends.value, strict=True):
+        if ended[step, env] and not rollout.terminated[step, env]:
+            reward[step, env] += np.float32(GAMMA * worth)
+    np.testing.assert_array_equal(buffer.episode_starts.ravel(), starts.ravel()[kept])
+    np.testing.assert_allclose(buffer.rewards.ravel(), reward.ravel()[kept], rtol=1e-6)
     seen: list[int] = []
     for batch in buffer.get(3):
         places = batch.observations["place"].numpy().ravel()
@@ -455,28 +394,24 @@ def refused(rollout: Rollout, model: Any, error: type[Exception], match: str, **
     assert getattr(model, "rollout_buffer", None) is buffer
 
 
-def test_a_rollout_of_another_length_is_refused(rollout: Rollout) -> None:
-    refused(rollout, model_of(n_steps=8, batch_size=8), ValueError, r"n_steps=8.*got 7\b")
-
-
-def test_another_action_space_is_refused(rollout: Rollout) -> None:
-    refused(rollout, model_of(action="many"), ValueError, r"action.*MultiDiscrete.*int64 \(\)")
-    far = dataclasses.replace(rollout, action=rollout.action + 2)
-    refused(far, model_of(), ValueError, r"action.*Discrete\(4\).*got .*4")
-
-
-def test_another_observation_space_is_refused(rollout: Rollout) -> None:
-    refused(rollout, model_of("many"), ValueError, r"observation.*int64 \(3,\).*float32 \(4,\)")
-    refused(rollout, model_of("dict"), ValueError, r"observation.*'discrete'.*'vector'.*ndarray")
-    wide = dataclasses.replace(rollout, observation=rollout.observation.astype(np.float64))
-    refused(wide, model_of(), ValueError, r"observation.*float32 \(4,\).*float64 \(4,\)")
-    part: Any = {"vector": rollout.observation}
-    refused(
-        dataclasses.replace(rollout, observation=part),
-        model_of(),
-        ValueError,
-        r"observation.*Box.*'vector'",
-    )
+def test_rollouts_that_do_not_fit_the_model_are_refused(rollout: Rollout) -> None:
+    seen: Any = rollout.observation
+    step, env, behind = (np.asarray(part)[:0] for part in rollout.bootstrap[:3])
+    for changes, model, match in (
+        ({}, model_of(n_steps=8, batch_size=8), r"n_steps=8.*got 7\b"),
+        ({}, model_of(action="many"), r"action.*MultiDiscrete.*int64 \(\)"),
+        ({"action": rollout.action + 2}, model_of(), r"action.*Discrete\(4\).*got .*4"),
+        ({}, model_of("many"), r"observation.*int64 \(3,\).*float32 \(4,\)"),
+        ({}, model_of("dict"), r"observation.*'discrete'.*'vector'.*ndarray"),
+        ({"observation": seen.astype(float)}, model_of(), r"float32 \(4,\).*float64 \(4,\)"),
+        ({"observation": {"vector": seen}}, model_of(), r"observation.*Box.*'vector'"),
+        (
+            {"bootstrap": Bootstrap(step, env, behind, None, np.zeros(0))},
+            model_of(),
+            r"bootstrap.*row 2 of env 0.*\b0\b",
+        ),
+    ):
+        refused(dataclasses.replace(rollout, **changes), model, ValueError, match)
 
 
 @pytest.mark.parametrize("name", ["value", "log_prob"])
@@ -496,17 +431,6 @@ def test_extras_must_be_present_finite_and_float32(rollout: Rollout, name: str) 
         model_of(),
         ValueError,
         r"bootstrap\.value.*\b6\b.*got None",
-    )
-
-
-def test_an_open_end_that_is_not_listed_is_refused(rollout: Rollout) -> None:
-    step, env, seen = (np.asarray(part)[:0] for part in rollout.bootstrap[:3])
-    nothing = Bootstrap(step, env, seen, None, np.zeros(0))
-    refused(
-        dataclasses.replace(rollout, bootstrap=nothing),
-        model_of(),
-        ValueError,
-        r"bootstrap.*row 2 of env 0.*\b0\b",
     )
 
 

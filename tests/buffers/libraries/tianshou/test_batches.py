@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import sys
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +21,6 @@ pytest.importorskip("tianshou", reason="needs tianshou")
 
 from stepwell.buffers.libraries.tianshou.batches import (
     from_tianshou,
-    load_tianshou,
     to_tianshou_batch,
     to_tianshou_buffer,
 )
@@ -123,24 +120,6 @@ def test_tianshous_gae_equals_the_rollouts_advantages(mode: AutoresetMode) -> No
         place = rollout.mask.T
         np.testing.assert_allclose(advantage, mine.T[place], rtol=1e-4, atol=2e-4)
         np.testing.assert_allclose(returns, theirs.T[place], rtol=1e-4, atol=2e-4)
-
-
-def test_next_stacks_made_by_tianshou_differ_from_the_envs() -> None:
-    """Therefore stacks are stored in full: Tianshou's next stacks are wrong in the first rows."""
-    play = Play("stack-repeat", num_envs=1, plan=[(6, "terminated")])
-    full = to_tianshou_buffer(play.replay(steps=6))
-    singles = data().VectorReplayBuffer(20, 1, stack_num=3)
-    for row in full[:]:
-        frames = data().Batch(row)
-        frames.obs, frames.obs_next = row.obs[-1], row.obs_next[-1]
-        singles.add(data().Batch.stack([frames]), buffer_ids=np.array([0]))
-    mine, theirs = full[:], singles[:]
-    assert (theirs.obs == mine.obs).all()
-    assert (theirs.obs_next != mine.obs_next).reshape(len(mine), -1).any(axis=1).tolist() == [
-        True,
-        True,
-        *([False] * (len(mine) - 2)),
-    ]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -316,19 +295,3 @@ def test_buffers_that_cannot_be_stored_are_refused() -> None:
     ):
         from_tianshou(to_tianshou_buffer(first), other)
     assert from_tianshou(data().ReplayBuffer(5), again) == 0
-
-
-def test_without_tianshou_the_error_gives_the_install_command(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    replay = Play().replay()
-    batch = replay.sample_transitions(4)
-    load_tianshou.cache_clear()
-    monkeypatch.setattr(importlib.metadata, "version", lambda package: "1.2.0")
-    with pytest.raises(ImportError, match=r"to_tianshou_batch .*tianshou 2\.0 .*1\.2\.0"):
-        to_tianshou_batch(batch)
-    monkeypatch.setitem(sys.modules, "tianshou.data", None)
-    monkeypatch.setitem(sys.modules, "tianshou", None)
-    for call in (lambda: to_tianshou_buffer(replay), lambda: from_tianshou([], replay)):
-        with pytest.raises(ImportError, match=r"pip install .*'stepwell\[tianshou\]'"):
-            call()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import itertools
 import math
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +22,6 @@ torch = pytest.importorskip("torch", reason="needs torch")
 pytest.importorskip("torchrl", reason="needs torchrl")
 
 from stepwell.buffers.libraries.torchrl.batches import (  # noqa: E402
-    from_tensordict,
-    load_tensordict,
     to_tensordict,
 )
 from stepwell.buffers.libraries.torchrl.replay import as_torchrl_replay  # noqa: E402
@@ -130,27 +126,6 @@ def test_invalid_arguments_are_refused() -> None:
         buffer.update_tensordict_priority(buffer.sample(3))
     with pytest.raises(ValueError, match=r"priority.*\b3\b.*got 2"):
         buffer.update_priority(torch.arange(3), torch.ones(2))
-
-
-def test_without_torchrl_the_error_gives_the_install_command(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    replay = Play().replay()
-    batch = replay.sample_transitions(4)
-    load_tensordict.cache_clear()
-    monkeypatch.setattr(importlib.metadata, "version", lambda package: "0.13.2")
-    old = r"torchrl 0\.14 .*0\.13\.2.*pip install -U 'stepwell\[torchrl\]'"
-    with pytest.raises(ImportError, match=f"as_torchrl_replay .*{old}"):
-        as_torchrl_replay(replay)
-    with pytest.raises(ImportError, match=f"to_tensordict .*{old}"):
-        to_tensordict(batch)
-    monkeypatch.setitem(sys.modules, "torchrl", None)
-    missing = r"as_torchrl_replay .*torchrl.*pip install 'stepwell\[torchrl\]'"
-    with pytest.raises(ImportError, match=missing):
-        as_torchrl_replay(replay)
-    monkeypatch.setitem(sys.modules, "tensordict", None)
-    with pytest.raises(ImportError, match=r"from_tensordict .*\btensordict.*'stepwell\[torchrl\]'"):
-        from_tensordict({}, replay)
 
 
 # --- the other methods of a ReplayBuffer ---
