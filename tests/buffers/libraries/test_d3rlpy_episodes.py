@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stepwell.buffers import Chunk, End, Field, SequenceReplayBuffer, Spec, SpecMismatch
+from stepwell.buffers import Chunk, End, SequenceReplayBuffer, SpecMismatch
 from stepwell.buffers.libraries.d3rlpy_episodes import from_d3rlpy, to_d3rlpy
 from support.envs.recorded_envs import Listed, recorded, traces
-from support.exchanged_stores import REWARD, VECTOR, episodes_of, tagged_store
+from support.exchanged_stores import VECTOR, episodes_of, tagged_store
 
 HAS_D3RLPY = importlib.util.find_spec("d3rlpy") is not None
 
@@ -107,16 +107,6 @@ def test_mismatched_rows_are_refused_and_nothing_is_stored() -> None:
         from_d3rlpy(to_d3rlpy(replay), other)
     with pytest.raises(ValueError, match=r"from_d3rlpy.*got none"):
         from_d3rlpy([], SequenceReplayBuffer())
-
-
-def test_unsupported_actions_are_refused() -> None:
-    action = Field("action", "int64", (2,), "raw")
-    replay = SequenceReplayBuffer()
-    replay.bind(Spec((VECTOR, action, REWARD), "observation", "action"), {})
-    rows = {f.name: np.zeros((2, *f.shape), f.dtype) for f in replay.spec.fields}
-    replay.add([Chunk(0, 0, 0, End.TERMINATED, rows)])
-    with pytest.raises(ValueError, match=r"action.*d3rlpy.*int64 \(2,\)"):
-        to_d3rlpy(replay)
 
 
 def test_d3rlpy_samples_from_the_episodes() -> None:

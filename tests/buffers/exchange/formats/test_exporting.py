@@ -97,14 +97,6 @@ def test_an_export_that_fails_leaves_nothing(
     assert entries(tmp_path) == []
 
 
-def test_a_part_folder_of_another_program_is_refused_and_kept(tmp_path: Path) -> None:
-    (tmp_path / "out.part").mkdir()
-    (tmp_path / "out.part" / "notes").write_text("precious")
-    with pytest.raises(ValueError, match=r"/out\.part .*\bnotes\b"):
-        export_episodes(tagged_store(), "npz", tmp_path / "out")
-    assert entries(tmp_path) == ["out.part", "out.part/notes"]
-
-
 def test_an_empty_replay_has_nothing_to_export(tmp_path: Path) -> None:
     with pytest.raises(NotEnoughData, match=r"replay in RAM.*\b0\b"):
         export_episodes(SequenceReplayBuffer(), "npz", tmp_path / "out")

@@ -17,7 +17,7 @@ from gymnasium import spaces
 
 from stepwell.buffers import Chunk, End, Episode, SequenceReplayBuffer
 from stepwell.buffers.bridges import ImportReport, as_sheeprl_replay, export_episodes
-from support.envs.fakes import CounterEnv, DictEnv
+from support.envs.fakes import CounterEnv
 from support.envs.recorded_envs import ListedEnv
 from support.exchanged_stores import episodes_of, imported, refused
 from support.notes import assert_notes, has_note
@@ -110,28 +110,6 @@ def test_recordings_of_minaris_collector_equal_what_the_env_did(data_format: str
         if number < 4:
             assert episode.metadata["seed"] == number
             assert episode.metadata["options"] == {"level": number}
-
-
-@each_format
-def test_nested_spaces_are_read_as_nested_fields(data_format: str) -> None:
-    plain: Any = DictEnv([2, 3])
-    collected(plain, data_format, episodes=2)
-    _, episodes = read()
-    plain = DictEnv([2, 3])
-    for number, episode in enumerate(episodes[:2]):
-        plain.reset(seed=number)
-        for row in range(episode.rows):
-            shown, value = episode.observation, plain.observation()
-            assert np.array_equal(shown["image"][row], value["image"])
-            assert shown["pair"][0][row] == value["pair"][0]
-            assert np.array_equal(shown["pair"][1][row], value["pair"][1])
-            assert np.array_equal(shown["many"][row], value["many"])
-            assert np.array_equal(shown["bits"][row], value["bits"])
-            plain.t += 1
-        total = np.asarray(episode.action["button"], np.float64)
-        for part in (*episode.action["stick"], episode.action["dial"]):
-            total = total + part.sum(axis=1)
-        assert np.allclose(total[:-1], episode.reward[1:])
 
 
 @pytest.mark.parametrize("data_format", ["hdf5", "arrow"])

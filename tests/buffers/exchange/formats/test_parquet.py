@@ -96,36 +96,6 @@ def test_a_damaged_or_changed_folder_is_refused(tmp_path: Path) -> None:
     refused("parquet", tmp_path / "out", rf"{second.name}|'observation'.*PNG")
 
 
-def test_invalid_options_are_refused(tmp_path: Path) -> None:
-    replay = tagged_store()
-    for options, value in (
-        ({"file_mb": 0}, "0 and 3"),
-        ({"level": 0}, "256 and 0"),
-        ({"level": 23}, "256 and 23"),
-    ):
-        with pytest.raises(ValueError, match=rf"file_mb.*level.*1 to 22.*{value}\b"):
-            export_episodes(replay, "parquet", tmp_path / "out", options=options)
-    with pytest.raises(ValueError, match=r"option images.*png or array.*'jpeg'"):
-        export_episodes(replay, "parquet", tmp_path / "out", options={"images": "jpeg"})
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("field", "match"),
-    [
-        (Field("observation", "complex64", (2,), "raw"), r"'observation'.*complex64"),
-        (
-            Field("observation", "int8", (1,) * 6, "raw"),
-            r"'observation'.*\b5\b.*\(1, 1, 1, 1, 1, 1\)",
-        ),
-    ],
-)
-def test_unsupported_fields_are_refused(field: Field, match: str, tmp_path: Path) -> None:
-    replay = store_of([field, DISCRETE, REWARD])
-    with pytest.raises(ValueError, match=match):
-        export_episodes(replay, "parquet", tmp_path / "out")
-
-
 def test_datasets_of_huggingface_gives_rows_of_the_right_shapes(tmp_path: Path) -> None:
     # Not "datasets" alone, as a folder of examples/ has that name.
     datasets = pytest.importorskip("datasets.load", reason="needs HuggingFace's datasets")

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from stepwell.buffers import End, Field, SequenceReplayBuffer
 from stepwell.buffers.bridges import export_episodes, import_episodes
 from stepwell.buffers.exchange.formats.file_columns import FileColumn
-from stepwell.buffers.exchange.formats.rlds import feature_of, features_json
+from stepwell.buffers.exchange.formats.rlds import features_json
 from stepwell.buffers.exchange.formats.tfrecord import (
     Value,
     decoded,
@@ -34,7 +34,6 @@ from support.exchanged_stores import (
     imported,
     noisy_store,
     refused,
-    store_of,
     tagged_store,
 )
 from support.notes import assert_notes, has_note
@@ -195,30 +194,6 @@ def test_a_full_file_is_followed_by_a_new_one_and_names_have_the_count(tmp_path:
     assert sum(map(int, split["shardLengths"])) == 20
     found = [len(list(read_records(tmp_path / "out" / name))) for name in names]
     assert list(map(str, found)) == split["shardLengths"]
-
-
-def test_a_key_within_another_is_refused(tmp_path: Path) -> None:
-    fields = (
-        Field("observation/a", "int64", (), "raw"),
-        Field("observation/a/b", "int64", (), "raw"),
-        *tagged_store().spec.fields[1:],
-    )
-    names = {"a": "observation/a", "a/b": "observation/a/b"}
-    with pytest.raises(ValueError, match=r"'steps/observation/a/b'"):
-        export_episodes(store_of(fields, observation=names), "rlds", tmp_path / "out")
-
-
-def test_unsupported_names_and_dtypes_are_refused(tmp_path: Path) -> None:
-    for options, value in (
-        ({"name": "a-b"}, "'a-b' and 256"),
-        ({"name": ""}, "'' and 256"),
-        ({"file_mb": 0}, "'episodes' and 0"),
-    ):
-        with pytest.raises(ValueError, match=rf"rlds.*name.*file_mb.*{value}\b"):
-            export_episodes(tagged_store(), "rlds", tmp_path / "out", options=options)
-    with pytest.raises(ValueError, match=r"'info/x'.*complex64"):
-        feature_of("info/x", Field("info/x", "complex64", (), "raw"))
-    assert list(tmp_path.iterdir()) == []
 
 
 def foreign(folder: Path, steps: dict[str, FileColumn], episodes: list[dict[str, Value]]) -> None:

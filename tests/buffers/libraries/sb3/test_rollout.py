@@ -164,40 +164,6 @@ def test_rollouts_are_those_of_sb3s_own_loop(kind: Kind, action: Action) -> None
             assert_same_rows(copied(buffer), their)
 
 
-def test_training_on_a_rollout_changes_the_model_as_sb3s_own_loop_does() -> None:
-    def trained(feed: Any) -> tuple[list[Any], list[Any]]:
-        model = model_of(n_epochs=3)
-        torch.manual_seed(5)
-        seen = feed(model)
-        return seen, [p.detach().clone() for p in model.policy.parameters()]
-
-    def by_sb3(model: Any) -> list[Any]:
-        _, callback = model._setup_learn(10 * T * N, ConvertCallback(lambda *_: True))
-        seen: list[Any] = []
-        for update in range(10):
-            model.collect_rollouts(model.env, callback, model.rollout_buffer, T)
-            model._update_current_progress_remaining(model.num_timesteps, 10 * T * N)
-            seen.append(model.num_timesteps)
-            np.random.seed(update)  # noqa: NPY002
-            model.train()
-        return seen
-
-    def by_stepwell(model: Any) -> list[Any]:
-        seen: list[Any] = []
-        with sw.Collector(vector_env("vector", "discrete"), sb3_policy(model), seed=0) as collector:
-            for update in range(10):
-                to_sb3_rollout(collector.rollout(T), model, total_steps=10 * T * N)
-                seen.append(model.num_timesteps)
-                np.random.seed(update)  # noqa: NPY002
-                model.train()
-        return seen
-
-    (counts, theirs), (own_counts, ours) = trained(by_sb3), trained(by_stepwell)
-    assert counts == own_counts
-    for one, other in zip(theirs, ours, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
-
-
 # Compared with the steps of the envs
 
 
@@ -510,18 +476,6 @@ def test_the_envs_must_take_the_models_actions() -> None:
     envs.close()
 
 
-def test_images_become_channels_first_as_views() -> None:
-    model = model_of("image last")
-    with sw.Collector(vector_env("image last", "discrete"), sb3_policy(model), seed=0) as collector:
-        rollout = collector.rollout(T)
-    buffer = to_sb3_rollout(rollout, model)
-    assert buffer.observations.shape == (T, N, 3, 8, 9)
-    assert np.shares_memory(buffer.observations, rollout.observation)
-    tag = tag_of("image last", rollout.observation[2, 1])
-    shown = np.moveaxis(observation_of("image last", tag), -1, 0)
-    np.testing.assert_array_equal(buffer.observations[2, 1], shown)
-
-
 def test_the_policy_acts_as_sb3_does() -> None:
     model = model_of("vector", "box", policy_kwargs={"log_std_init": 2.0, "net_arch": [8]})
     policy = sb3_policy(model)
@@ -537,19 +491,6 @@ def test_the_policy_acts_as_sb3_does() -> None:
     np.testing.assert_allclose(log_prob.detach(), extras["log_prob"], rtol=1e-5)
     best, _ = cast("Any", sb3_policy(model, deterministic=True))(observation, np.ones(N, bool))
     np.testing.assert_array_equal(best, model.predict(observation, deterministic=True)[0])
-
-
-def test_state_dependent_noise_is_resampled_at_sde_sample_freq() -> None:
-    model = model_of("vector", "box", use_sde=True, sde_sample_freq=3)
-    drawn: list[int] = []
-    model.policy.reset_noise = drawn.append
-    policy = cast("Any", sb3_policy(model))
-    model.policy.action_dist.sample_weights(model.policy.log_std, N)
-    observation = np.zeros((N, 4), np.float32)
-    for _ in range(7):
-        policy(observation, np.zeros(N, bool))
-    assert len(drawn) == 1 + 3  # before the first, the fourth and the last row
-    assert set(drawn) == {N}
 
 
 @pytest.mark.parametrize("every", [-1, 3])

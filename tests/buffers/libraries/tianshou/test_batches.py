@@ -15,7 +15,7 @@ import stepwell as sw
 from stepwell.buffers import Episode, SpecMismatch
 from support.envs.logged_envs import PLAN, Kind, Play, place_of, same_tree
 from support.examples import examples
-from support.libraries.tianshou_rows import assert_step, plain
+from support.libraries.tianshou_rows import assert_step
 
 pytest.importorskip("tianshou", reason="needs tianshou")
 
@@ -74,21 +74,6 @@ def test_next_is_the_following_step_of_the_episode() -> None:
         env, episode, number = place_of(row.obs)
         is_over = number + 1 == len(play.logs[env].episodes[episode])
         assert place_of(after.obs) == (env, episode, number if is_over else number + 1)
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_a_rollout_becomes_a_buffer_for_on_policy_algorithms(mode: AutoresetMode) -> None:
-    play = Play(mode=mode)
-    collector = play.collector()
-    for _ in range(3):
-        rollout = collector.rollout(steps=12)
-        buffer = to_tianshou_buffer(rollout)
-        assert len(buffer) == rollout.steps
-        assert not len(buffer.unfinished_index())
-        for row in buffer[:]:
-            step = assert_step(row, play, has_next=False)
-            if not step.terminated:
-                assert same_tree(plain(row.obs_next), step.following)
 
 
 @pytest.mark.parametrize("kind", KINDS)
