@@ -231,6 +231,23 @@ buffers/exchange/publish/remote.py
   - if any(part in ("", ".", "..") for part in parts):
   + if any(part in ("", ".") for part in parts):
   tests/buffers/exchange/publish/test_pull.py::test_a_hostile_listing_is_refused_before_anything_is_fetched
+buffers/exchange/publish/uploader.py
+  an upload counts an object as sent before it is
+  -             self._objects.put(name, data)
+  -         self.sent[path] = len(data)
+  -         self._there[name] = len(data)
+  +             self._there[name] = len(data)
+  +             self._objects.put(name, data)
+  +         self.sent[path] = len(data)
+  tests/buffers/exchange/publish/test_uploads.py::test_schedules_upload_and_are_refused_often_enough
+  an upload takes a number that was deleted for free
+  - if any(manifest_number(each.name) is not None for each in later):
+  + if any(manifest_number(each.name) is None for each in later):
+  tests/buffers/exchange/publish/test_uploads.py::test_schedules_upload_and_are_refused_often_enough
+  an upload counts chunks of the open segment
+  - numbers = NextNumbers(number, header.position, *header.counters)
+  + numbers = NextNumbers(number, header.position + 1, *header.counters)
+  tests/buffers/exchange/publish/test_uploads.py::test_schedules_upload_and_are_refused_often_enough
 buffers/libraries/cleanrl.py
   CleanRL: only terminations are done
   - dones[0], dones[1:] = before, flags.ends

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stepwell.buffers import Chunk, End, SequenceReplayBuffer, SpecMismatch
+from stepwell.buffers import End, SequenceReplayBuffer, SpecMismatch
 from stepwell.buffers.libraries.d3rlpy_episodes import from_d3rlpy, to_d3rlpy
 from support.envs.recorded_envs import Listed, recorded, traces
 from support.exchanged_stores import VECTOR, episodes_of, tagged_store
@@ -56,13 +56,6 @@ def test_episodes_equal_what_the_envs_did() -> None:
     seen = [one for one in listed if one.steps]
     for episode, one in zip(to_d3rlpy(replay), seen, strict=True):
         assert_equal(episode, one)
-
-
-def test_episodes_without_a_step_are_left_out() -> None:
-    replay = tagged_store(VECTOR, episodes=2)
-    rows = {name: column[:1] for name, column in episodes_of(replay)[0].fields.items()}
-    replay.add([Chunk(2, 0, 0, End.NONE, rows)])
-    assert [len(episode.actions) for episode in to_d3rlpy(replay)] == [1, 3]
 
 
 def test_a_round_trip_loses_only_final_observations() -> None:

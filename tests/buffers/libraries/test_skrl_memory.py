@@ -128,15 +128,6 @@ def model(kind: str, memory: Any) -> Any:
 
 AGENTS = {
     "dqn.DQN": {"q_network": "values", "target_q_network": "values"},
-    "ddqn.DDQN": {"q_network": "values", "target_q_network": "values"},
-    "ddpg.DDPG": {
-        **dict.fromkeys(["policy", "target_policy"], "mean"),
-        **dict.fromkeys(["critic", "target_critic"], "critic"),
-    },
-    "td3.TD3": {
-        **dict.fromkeys(["policy", "target_policy"], "mean"),
-        **dict.fromkeys(["critic_1", "critic_2", "target_critic_1", "target_critic_2"], "critic"),
-    },
     "sac.SAC": {
         "policy": "gaussian",
         **dict.fromkeys(["critic_1", "critic_2", "target_critic_1", "target_critic_2"], "critic"),
@@ -158,16 +149,14 @@ def agent_of(name: str, replay: sw.SequenceReplayBuffer) -> Any:
     )
 
 
-@pytest.mark.parametrize("name", [name for name in AGENTS if name != "ppo.PPO"])
+@pytest.mark.parametrize("name", ["dqn.DQN", "sac.SAC"])
 def test_the_off_policy_agents_of_skrl_learn_from_it(name: str) -> None:
     torch.manual_seed(0)
-    discrete = name in ("dqn.DQN", "ddqn.DDQN")
-    agent = agent_of(name, stored(action=spaces.Discrete(50) if discrete else BOX))
+    agent = agent_of(name, stored(action=spaces.Discrete(50) if "DQN" in name else BOX))
     agent.init()
     first = next(iter(agent.models.values()))
     before = first.net.weight.detach().clone()
-    for _ in range(4):  # TD3's policy learns at every second update
-        agent.update(timestep=0, timesteps=0)
+    agent.update(timestep=0, timesteps=0)
     assert torch.isfinite(first.net.weight).all()
     assert not torch.equal(first.net.weight, before)
 

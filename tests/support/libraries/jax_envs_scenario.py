@@ -148,38 +148,50 @@ def rows_of(replay: SequenceReplayBuffer) -> list[Any]:
     ]
 
 
-def assert_same_rows(case: Case, num_envs: int = 8, **options: Any) -> SequenceReplayBuffer:
-    """The rows, digests and reports of a Collector that scans are those of one that steps."""
+def assert_same_rows(
+    case: Case, num_envs: int = 8, has_functions: bool = False, **options: Any
+) -> SequenceReplayBuffer:
+    """A Collector that scans gives rows, rollouts and reports of one that steps.
+
+    With ``has_functions`` it shows functions of the user the same, too.
+    """
     replays: list[SequenceReplayBuffer] = []
-    reports: list[list[Any]] = []
-    for wrap in (lambda policy: policy, Stepped):
+    seen: list[list[Any]] = [[], []]
+    rollouts: list[list[Any]] = [[], []]
+    for number, wrap in enumerate((lambda policy: policy, Stepped)):
         replay = SequenceReplayBuffer(seed=0)
         envs, policy = case.envs(num_envs), wrap(case.policy())
-        seen: list[Any] = []
+
+        def on_step(step: Any, seen: list[Any] = seen[number]) -> None:
+            seen.append(jax.tree.map(lambda a: np.asarray(a).tolist(), tuple(step)))
+
+        if has_functions:
+            options |= {"on_step": on_step, "on_episode": seen[number].append}
         with sw.Collector(envs, policy, replay, seed=3, **options) as collector:
             for call in (
                 partial(collector.collect, steps=700),
-                partial(collector.rollout, 21),
+                *(partial(collector.rollout, k) for k in (7, 13, 64, 1)),
                 partial(collector.collect, steps=1),
                 partial(collector.collect, episodes=9),
                 partial(collector.collect, seeds=[5, 6, 7, 8, 9, 10, 11, 12, 13, 14]),
                 partial(collector.collect, steps=300),
             ):
-                call()
+                if isinstance(given := call(), sw.Rollout):
+                    rollouts[number].append(vars_of(given))
                 report = collector.report.to_json()
-                seen.append({k: v for k, v in report.items() if "second" not in k})
+                seen[number].append({k: v for k, v in report.items() if "second" not in k})
                 for name in ("stored_bytes", "compression"):  # chunks may be others
-                    del seen[-1][name]
+                    del seen[number][-1][name]
         replays.append(replay)
-        reports.append(seen)
-    assert reports[0] == reports[1]
+    assert seen[0] == seen[1]
+    assert_same_tree(*rollouts)
     scanned, stepped = map(rows_of, replays)
     assert scanned == stepped
     return replays[0]
 
 
 def check_the_rows_of_whole_numbers_are_those_of_single_steps() -> None:
-    replay = assert_same_rows(WALK, info={"drawn": -1, "unknown": 2.5})
+    replay = assert_same_rows(WALK, info={"drawn": -1, "unknown": 2.5}, has_functions=True)
     ends = {int(one.end) for one in replay.iter_episodes()}
     assert {int(End.TERMINATED), int(End.TRUNCATED), 3} <= ends
 
@@ -245,17 +257,6 @@ def check_the_rows_are_those_of_a_loop_over_one_env_at_a_time() -> None:
         assert [int(one.end) for one in episodes if int(one.end) & 3] == ends
 
 
-def check_rollouts_are_those_of_single_steps() -> None:
-    for case in (CARTPOLE, WALK):
-        found: list[list[Any]] = []
-        for wrap in (lambda policy: policy, Stepped):
-            with sw.Collector(case.envs(4), wrap(case.policy()), seed=1) as collector:
-                collector.collect(steps=40)
-                found.append([collector.rollout(k) for k in (7, 13, 64, 1)])
-        for one, two in zip(*found, strict=True):
-            assert_same_tree(vars_of(one), vars_of(two))
-
-
 def vars_of(rollout: sw.Rollout) -> dict[str, Any]:
     names = "observation action reward is_first terminated truncated cut mask info extras".split()
     ends = rollout.bootstrap
@@ -276,27 +277,6 @@ def assert_same_tree(one: Any, two: Any) -> None:
             continue
         assert np.asarray(a).dtype == np.asarray(b).dtype
         np.testing.assert_array_equal(a, b)
-
-
-def check_functions_of_the_user_see_what_they_see_step_by_step() -> None:
-    found: list[list[Any]] = []
-    for wrap in (lambda policy: policy, Stepped):
-        seen: list[Any] = []
-
-        def on_step(step: Any, seen: list[Any] = seen) -> None:
-            seen.append(jax.tree.map(lambda a: np.asarray(a).tolist(), tuple(step)))
-
-        with sw.Collector(
-            *(WALK.envs(3), wrap(WALK.policy()), SequenceReplayBuffer(seed=0)),
-            seed=2,
-            on_step=on_step,
-            on_episode=seen.append,
-        ) as collector:
-            collector.collect(steps=60)
-            collector.collect(episodes=4)
-        found.append(seen)
-    assert found[0] == found[1]
-    assert len(found[0]) > 30
 
 
 def check_an_error_of_the_users_function_keeps_the_rows_that_were_counted() -> None:

@@ -30,7 +30,7 @@ _SPACES: dict[str, spaces.Space[Any]] = {
     "vector": spaces.Box(-1, 1e6, (4,), np.float32),
     "image last": spaces.Box(0, 255, (8, 9, 3), np.uint8),
     "image first": spaces.Box(0, 255, (3, 8, 9), np.uint8),
-    "stack": spaces.Box(0, 255, (8, 9), np.uint8),
+    "stack": spaces.Box(0, 255, (1, 8, 9), np.uint8),
     "discrete": spaces.Discrete(_HIGH**3),
     "many": spaces.MultiDiscrete([_HIGH, _HIGH, _HIGH]),
 }
@@ -65,7 +65,7 @@ def observation_of(kind: Kind, tag: Tag) -> Any:
     image = np.arange(8 * 9 * 3, dtype=np.uint8).reshape(8, 9, 3)
     image[0, 0], image[7, 8] = (env, episode, step), (step, env, episode)
     if kind == "stack":
-        return np.ascontiguousarray(image[..., 0]) + np.uint8(env * 31 + episode * 5 + step)
+        return image[None, ..., 0] + np.uint8(env * 31 + episode * 5 + step)
     return image if kind == "image last" else np.ascontiguousarray(np.moveaxis(image, -1, 0))
 
 

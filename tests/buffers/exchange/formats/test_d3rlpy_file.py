@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -103,15 +102,6 @@ def test_long_columns_are_written_a_batch_at_a_time(
         assert np.array_equal(file["x"][()], values)
 
 
-def test_notes_name_the_frame_picker_and_the_omitted_observations() -> None:
-    replay = tagged_store(STACKED)
-    report = export_episodes(replay, "d3rlpy", "some.h5")
-    picker = r"d3rlpy\.dataset\.FrameStackTransitionPicker\(3\)"
-    assert re.search(rf"observation.*single frames.*{picker}.*zeros", report.notes[0])
-    assert re.search(r"last observations.*terminated.*\b3\b", report.notes[-1])
-    assert "d3rlpy.dataset.ReplayBuffer.load(file" in report.loading
-
-
 def test_actions_that_nobody_took_are_told() -> None:
     six: dict[str, object] = {"type": "Discrete", "n": 6, "start": 0, "dtype": "int64"}
     replay = SequenceReplayBuffer()
@@ -187,10 +177,6 @@ def test_observations_of_several_parts_are_read_as_a_tuple() -> None:
     [
         ({"rewards_1": np.zeros((3, 2), np.float32)}, r"episode 1\b.*rewards.*\(3, 2\)"),
         (
-            {"actions_1": np.zeros((3, 2), np.float32)},
-            r"episode 1\b.*action int64 \(\).*action float32 \(2,\)",
-        ),
-        (
             {"observations_1": np.zeros((3, 5), np.float32)},
             r"episode 1\b.*observation float32 \(2,\).*observation float32 \(5,\)",
         ),
@@ -215,9 +201,6 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     refused("d3rlpy", "flat.h5", r"flat\.h5.*d3rlpy 2")
     write_foreign(two_episodes(), version="2.0")
     refused("d3rlpy", "foreign.h5", r"foreign\.h5.*2\.1 .*got 2\.0")
-
-
-def test_episodes_with_more_than_the_four_columns_are_refused() -> None:
     write_foreign(two_episodes())
     with h5py.File("foreign.h5", "a") as file:
         del file["columns"]

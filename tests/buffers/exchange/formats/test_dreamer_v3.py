@@ -295,14 +295,6 @@ def test_several_observations_and_actions_are_a_dict_each(tmp_path: Path) -> Non
     assert episodes_of(replay)[1].observation["inner"]["x"].tolist() == [3.0, 4.0]
 
 
-def test_a_terminal_row_within_an_episode_is_noted(tmp_path: Path) -> None:
-    rows = foreign()
-    rows["is_terminal"][[1, 8]] = True
-    write_chain(tmp_path, [9], rows)
-    _, report = imported("dreamerv3", tmp_path)
-    assert has_note(report.notes, r"is_terminal.*\b2\b")
-
-
 def broken(rows: dict[str, np.ndarray], **changes: Any) -> dict[str, np.ndarray]:
     changed = {**rows, **changes}
     return {key: array for key, array in changed.items() if array is not None}

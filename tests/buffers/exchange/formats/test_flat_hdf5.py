@@ -201,11 +201,6 @@ def test_demonstrations_of_states_alone_are_refused_with_the_script_that_helps()
     refused("hdf5", PATH, r"demo_0.*'obs'.*dataset_states_to_obs\.py")
 
 
-def test_demonstrations_of_another_form_are_refused() -> None:
-    robomimic(actions=lambda rows: np.zeros((rows, rows)))
-    refused("hdf5", PATH, r"demo_2.*action float64 \(1,\).*action float64 \(3,\)")
-
-
 @pytest.mark.parametrize(
     ("changes", "match"),
     [

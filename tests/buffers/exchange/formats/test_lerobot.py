@@ -209,12 +209,6 @@ def test_frames_in_another_order_and_missing_ones_are_refused(tmp_path: Path) ->
             read(tmp_path)
 
 
-def test_a_feature_of_rewards_that_is_named_must_be_there(tmp_path: Path) -> None:
-    foreign(tmp_path)
-    with pytest.raises(ValueError, match=r"'rward'.*option reward\b"):
-        read(tmp_path, reward="rward")
-
-
 def test_invalid_data_sets_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"nowhere.*LeRobot"):
         read(tmp_path / "nowhere")

@@ -19,7 +19,7 @@ from stepwell.buffers import Chunk, End, Episode, SequenceReplayBuffer
 from stepwell.buffers.bridges import ImportReport, as_sheeprl_replay, export_episodes
 from support.envs.fakes import CounterEnv
 from support.envs.recorded_envs import ListedEnv
-from support.exchanged_stores import episodes_of, imported, refused
+from support.exchanged_stores import episodes_of, imported
 from support.notes import assert_notes, has_note
 
 minari = pytest.importorskip("minari", reason="needs minari")
@@ -187,13 +187,6 @@ def test_texts_that_the_space_does_not_have_are_refused() -> None:
     written([buffer(observations=["a", "b", "c", "four"])], spaces.Text(3), THREE)
     with pytest.raises(ValueError, match=r"foreign-v0.*observations.*3 characters"):
         read()
-
-
-def test_a_folder_without_minaris_metadata_is_refused(tmp_path: Path) -> None:
-    folder = tmp_path / "some" / "data"
-    folder.mkdir(parents=True)
-    (folder / "metadata.json").write_text("{}")
-    refused("minari", folder.parent, r"metadata\.json.*env_spec.*JSON")
 
 
 def test_spaces_come_from_env_spec_when_not_recorded(root: Path) -> None:

@@ -54,48 +54,36 @@ def test_random_bits_of_every_dtype_come_back(tmp_path: Path) -> None:
             assert found.fields[name][known].tobytes() == rows[known].tobytes()
 
 
+EXAMPLE = """
+name: "example.proto" package: "t" syntax: "proto3"
+message_type { name: "Example" field { name: "features" number: 1 type_name: ".t.Features" } }
+message_type { name: "Features"
+  field { name: "feature" number: 1 label: LABEL_REPEATED type_name: ".t.Features.FeatureEntry" }
+  nested_type { name: "FeatureEntry" options { map_entry: true }
+    field { name: "key" number: 1 type: TYPE_STRING }
+    field { name: "value" number: 2 type_name: ".t.Feature" } } }
+message_type { name: "Feature" oneof_decl { name: "kind" }
+  field { name: "bytes_list" number: 1 type_name: ".t.BytesList" oneof_index: 0 }
+  field { name: "float_list" number: 2 type_name: ".t.FloatList" oneof_index: 0 }
+  field { name: "int64_list" number: 3 type_name: ".t.Int64List" oneof_index: 0 } }
+message_type { name: "BytesList"
+  field { name: "value" number: 1 label: LABEL_REPEATED type: TYPE_BYTES } }
+message_type { name: "FloatList"
+  field { name: "value" number: 1 label: LABEL_REPEATED type: TYPE_FLOAT } }
+message_type { name: "Int64List"
+  field { name: "value" number: 1 label: LABEL_REPEATED type: TYPE_INT64 } }
+"""
+
+
 @functools.cache
 def example_class() -> Any:
     """``tf.train.Example``, made by Protocol Buffers from its description."""
-    pool, descriptor_pb2, message_factory = (
+    pool, descriptor_pb2, message_factory, text_format = (
         pytest.importorskip(f"google.protobuf.{name}", reason="needs protobuf")
-        for name in ("descriptor_pool", "descriptor_pb2", "message_factory")
+        for name in ("descriptor_pool", "descriptor_pb2", "message_factory", "text_format")
     )
-    file = descriptor_pb2.FileDescriptorProto(name="example.proto", package="t", syntax="proto3")
-    kinds = descriptor_pb2.FieldDescriptorProto
-    lists = {"BytesList": kinds.TYPE_BYTES, "FloatList": kinds.TYPE_FLOAT, "Int64List": 3}
-    for name, kind in lists.items():
-        file.message_type.add(name=name).field.add(
-            name="value", number=1, type=kind, label=kinds.LABEL_REPEATED
-        )
-    feature = file.message_type.add(name="Feature")
-    feature.oneof_decl.add(name="kind")
-    for number, name in enumerate(lists, start=1):
-        feature.field.add(
-            name=("bytes_list", "float_list", "int64_list")[number - 1],
-            number=number,
-            type=kinds.TYPE_MESSAGE,
-            type_name=f".t.{name}",
-            label=kinds.LABEL_OPTIONAL,
-            oneof_index=0,
-        )
-    features = file.message_type.add(name="Features")
-    entry = features.nested_type.add(name="FeatureEntry")
-    entry.options.map_entry = True
-    entry.field.add(name="key", number=1, type=kinds.TYPE_STRING, label=kinds.LABEL_OPTIONAL)
-    message = {"type": kinds.TYPE_MESSAGE, "label": kinds.LABEL_OPTIONAL}
-    entry.field.add(name="value", number=2, type_name=".t.Feature", **message)
-    features.field.add(
-        name="feature",
-        number=1,
-        type=kinds.TYPE_MESSAGE,
-        type_name=".t.Features.FeatureEntry",
-        label=kinds.LABEL_REPEATED,
-    )
-    example = file.message_type.add(name="Example")
-    example.field.add(name="features", number=1, type_name=".t.Features", **message)
     made = pool.DescriptorPool()
-    made.Add(file)
+    made.Add(text_format.Parse(EXAMPLE, descriptor_pb2.FileDescriptorProto()))
     return message_factory.GetMessageClass(made.FindMessageTypeByName("t.Example"))
 
 
@@ -151,21 +139,6 @@ def test_checksums_are_masked_crc32c(size: int) -> None:
     data = np.random.default_rng(size).integers(0, 256, size, np.uint8).tobytes()
     crc = slow_crc32c(data)
     assert masked_crc32c(data) == (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
-
-
-def test_tensorboards_reader_reads_the_records(tmp_path: Path) -> None:
-    module = "tensorboard.compat.tensorflow_stub.pywrap_tensorflow"
-    peer = pytest.importorskip(module, reason="needs tensorboard")
-    records = [b"", b"abc", bytes(range(256)) * 40]
-    with (tmp_path / "x.tfrecord").open("wb") as file:
-        for record in records:
-            write_record(file, record)
-            assert masked_crc32c(record) == peer.masked_crc32c(record)
-    reader = peer.PyRecordReader_New(str(tmp_path / "x.tfrecord"))
-    for record in records:
-        reader.GetNext()
-        assert reader.record() == record
-    assert list(read_records(tmp_path / "x.tfrecord")) == records
 
 
 def test_a_damaged_file_is_refused(tmp_path: Path) -> None:

@@ -76,22 +76,6 @@ def test_goals_are_relabelled() -> None:
     assert (batch["next", "reward"][:, 0].numpy() != stored.astype(np.float32)).all()
 
 
-@pytest.mark.parametrize("slice_len", [None, 2])
-def test_priorities_are_assigned_to_the_given_rows(slice_len: int | None) -> None:
-    buffer = as_torchrl_replay(Play().replay(), draw="priorities", slice_len=slice_len, beta=1.0)
-    every = np.unique(np.concatenate([buffer.sample(400)["index"].numpy() for _ in range(8)]))
-    for some in np.array_split(every, 9):
-        assert buffer.update_priority(torch.from_numpy(some), torch.full((len(some),), 1e-9)) == 0
-    chosen = buffer.sample(2 if slice_len else 1)
-    chosen["td_error"] = torch.full((*chosen.batch_size, 1), -50.0)
-    assert buffer.update_tensordict_priority(chosen) == 0
-    after = buffer.sample(200)
-    hits = (after["index"] == chosen["index"][0]).float().mean()
-    assert hits > 0.9
-    assert after["priority_weight"].dtype == torch.float32
-    assert after["priority_weight"].min() < 0.1 or hits == 1
-
-
 def test_the_priority_of_a_slice_is_its_largest_error() -> None:
     priorities_of: dict[int, float] = {}
 
@@ -107,6 +91,15 @@ def test_the_priority_of_a_slice_is_its_largest_error() -> None:
     buffer = as_torchrl_replay(replay, slice_len=3)
     buffer.update_priority([7, 7, 7, 5, 5, 5], [1.0, -4.0, 2.0, 0.5, 0.25, 0.0])
     assert priorities_of == {7: 4.0, 5: 0.5}
+    steps = as_torchrl_replay(replay, 4, draw="priorities", beta=1.0)
+    chosen = steps.sample()
+    assert chosen["priority_weight"].dtype == torch.float32
+    chosen["td_error"] = torch.tensor([[-1.0], [2.0], [-3.0], [4.0]])
+    priorities_of.clear()
+    assert steps.update_tensordict_priority(chosen) == 0
+    errors = zip(chosen["index"].tolist(), [1.0, 2.0, 3.0, 4.0], strict=True)
+    assert priorities_of.items() <= set(errors)
+    assert priorities_of.keys() == set(chosen["index"].tolist())
 
 
 def test_invalid_arguments_are_refused() -> None:
@@ -175,6 +168,9 @@ def test_a_state_of_a_folder_leaves_the_rows_there(tmp_path: Path) -> None:
         again = as_torchrl_replay(replay, batch_size=16)
         again.load_state_dict(state)
         assert torch.equal(again.sample()["index"], first["index"])
+        with pytest.raises(ValueError, match=r"expected.*RAM"):
+            again.empty()
+        assert len(again) == 300
     with sw.SequenceReplayBuffer(tmp_path / "b", seed=9) as replay:
         other = as_torchrl_replay(_filled(replay), batch_size=16)
         with pytest.raises(ValueError, match=r"state.*store"):
@@ -212,14 +208,6 @@ def test_next_write_count_and_empty() -> None:
         buffer.sample()
     assert buffer.extend(recorded.exclude("collector", "index", "priority_weight")) > 0
     assert 0 < len(buffer) < steps
-
-
-def test_rows_of_a_folder_are_not_emptied(tmp_path: Path) -> None:
-    with _filled(sw.SequenceReplayBuffer(tmp_path / "a")) as replay:
-        rows = len(replay)
-        with pytest.raises(ValueError, match=r"expected.*RAM"):
-            as_torchrl_replay(replay).empty()
-        assert len(replay) == rows
 
 
 @pytest.mark.parametrize(
