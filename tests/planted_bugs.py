@@ -186,7 +186,7 @@ buffers/exchange/formats/minari/writer.py
   Minari: an end belongs to the next step
   - "terminations": episode.terminated[1:],
   + "terminations": episode.terminated[:-1],
-  tests/buffers/exchange/formats/test_minari.py::test_minari_reads_the_episodes_of_the_envs
+  tests/buffers/exchange/formats/test_minari.py::test_minari_reads_every_column_as_it_is_stored
 buffers/exchange/formats/npz.py
   npz: an end belongs to the next step
   - {"terminations": episode.terminated[1:],

@@ -245,14 +245,11 @@ def test_a_buffer_filled_by_tianshous_collector_is_stored_exactly() -> None:
     for episode in replay.iter_episodes():
         env, number, t = place_of(episode.observation[0])
         steps = logs[env].episodes[number]
-        assert (episode.stream, episode.first_row, t) == (env, 0, 0)
-        assert episode.steps == len(steps)
-        for step, row, action, reward in zip(
-            steps, episode.observation, episode.action, episode.reward[1:], strict=False
-        ):
-            assert same_tree(row, step.observation)
-            assert (action, reward) == (step.action, step.reward)
-        assert same_tree(episode.observation[-1], steps[-1].following)
+        assert (episode.stream, episode.first_row, t, episode.steps) == (env, 0, 0, len(steps))
+        shown = [*(step.observation for step in steps), steps[-1].following]
+        assert same_tree(episode.observation, np.stack(shown))
+        assert episode.action[:-1].tolist() == [step.action for step in steps]
+        assert episode.reward[1:].tolist() == [step.reward for step in steps]
         assert bool(episode.terminated[-1]) == steps[-1].terminated
         assert bool(episode.truncated[-1]) == steps[-1].truncated
 
@@ -342,9 +339,9 @@ def test_samples_are_steps_that_the_env_took(kind: Kind, n_step: int) -> None:
             if n_step > 1 and _ < n_step - 1:
                 after = buffer.next(indices)
                 for row, following in zip(buffer[indices], buffer[after], strict=True):
-                    env, episode, t = place_of_row(row)
+                    env, episode, t = place_of(plain(row.obs))
                     is_over = t + 1 == len(play.logs[env].episodes[episode])
-                    assert place_of_row(following) == (env, episode, t + (not is_over))
+                    assert place_of(plain(following.obs)) == (env, episode, t + (not is_over))
                     assert bool(row.done) == is_over
                 assert (
                     buffer.prev(after)
@@ -354,13 +351,6 @@ def test_samples_are_steps_that_the_env_took(kind: Kind, n_step: int) -> None:
         assert len(batch) == 100
     assert seen == set(play.steps)
     assert play.cuts
-
-
-def place_of_row(row: Any) -> tuple[int, int, int]:
-    observation = row.obs
-    if hasattr(observation, "get_keys"):
-        return place_of({"place": np.asarray(observation.place)})
-    return place_of(observation)
 
 
 @pytest.mark.parametrize("n_step", [1, 2, 4])

@@ -98,11 +98,7 @@ def action_of(action: Action, tag: Tag) -> Any:
     number = tag.episode * 5 + tag.step * 3 + tag.env
     if action == "discrete":
         return np.int64(number % 4)
-    if action == "box":
-        return np.array([(number % 5 - 2) / 2, number % 3 - 1, number % 6 % 5], np.float32)
-    if action == "many":
-        return np.array([number % 3, number % 2], np.int64)
-    return np.array([number % 2, number // 2 % 2], np.int8)
+    return np.array([(number % 5 - 2) / 2, number % 3 - 1, number % 6 % 5], np.float32)
 
 
 def row_of(observation: Any, n: int) -> Any:
@@ -169,29 +165,3 @@ def vector_env(
 ) -> SyncVectorEnv:
     """The envs as a Collector takes them."""
     return SyncVectorEnv(makers(kind, action, envs), autoreset_mode=mode)
-
-
-class Step(NamedTuple):
-    """One step of the list of episodes."""
-
-    before: Tag
-    after: Tag
-    terminated: bool
-    truncated: bool
-
-    @property
-    def is_over(self) -> bool:
-        return self.terminated or self.truncated
-
-
-def steps_of(env: int, count: int) -> list[Step]:
-    """The first steps of an env, episode after episode."""
-    plan, found, episode = PLANS[env % 3], list[Step](), 0
-    while len(found) < count:
-        length, end = plan[episode % len(plan)]
-        for t in range(length):
-            over = t == length - 1
-            flags = over and end != "truncated", over and end != "terminated"
-            found.append(Step(Tag(env, episode, t), Tag(env, episode, t + 1), *flags))
-        episode += 1
-    return found[:count]

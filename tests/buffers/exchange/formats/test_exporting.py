@@ -74,6 +74,8 @@ def test_a_store_is_not_exported_into_itself(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=r"two/inside.*outside of .*/two\b"):
             export_episodes(replay, "npz", store / "inside")
     assert not (store / "inside").exists()
+    with pytest.raises(NotEnoughData, match=r"replay in RAM.*\b0\b"):
+        export_episodes(SequenceReplayBuffer(), "npz", tmp_path / "out")
 
 
 def interrupted(report: ExportReport | ImportReport) -> None:
@@ -95,11 +97,6 @@ def test_an_export_that_fails_leaves_nothing(
     with pytest.raises(OSError, match=r"Errno 28\b.*/out'"):
         export_episodes(tagged_store(), "npz", tmp_path / "out")
     assert entries(tmp_path) == []
-
-
-def test_an_empty_replay_has_nothing_to_export(tmp_path: Path) -> None:
-    with pytest.raises(NotEnoughData, match=r"replay in RAM.*\b0\b"):
-        export_episodes(SequenceReplayBuffer(), "npz", tmp_path / "out")
 
 
 def test_an_import_needs_a_new_replay(tmp_path: Path) -> None:

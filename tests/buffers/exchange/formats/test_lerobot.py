@@ -26,7 +26,6 @@ from support.exchanged_stores import (
     tagged_store,
 )
 from support.notes import has_note
-from support.rows.lerobot_frames import expected_frames
 
 pa = pytest.importorskip("pyarrow", reason="needs pyarrow")
 pq = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow")
@@ -37,15 +36,6 @@ STATE = Field("observation", "int32", (3,), "narrow")
 def rows_of(folder: Path, pattern: str = "data/*/*.parquet") -> list[dict[str, Any]]:
     files = sorted(folder.glob(pattern))
     return [row for file in files for row in pq.ParquetFile(file).read().to_pylist()]
-
-
-def test_each_frame_is_a_step_of_its_episode(tmp_path: Path) -> None:
-    replay = tagged_store(STATE)
-    export_episodes(replay, "lerobot", tmp_path / "out", options={"fps": 5})
-    frames = expected_frames(replay, fps=5)
-    for frame in frames:
-        frame["observation.state"] = frame.pop("observation").tolist()
-    assert rows_of(tmp_path / "out") == frames
 
 
 def test_metadata_describes_episodes_and_features(tmp_path: Path) -> None:

@@ -181,9 +181,7 @@ def test_texts_become_arrays_that_decode_gives_back(data_format: str) -> None:
     (episode,) = episodes_of(replay)
     assert replay.decode("observation/mission", episode.observation["mission"]) == said
     assert episode.observation["place"].tolist() == [0, 1, 2, 3]
-
-
-def test_texts_that_the_space_does_not_have_are_refused() -> None:
+    minari.delete_dataset("tests/foreign-v0")
     written([buffer(observations=["a", "b", "c", "four"])], spaces.Text(3), THREE)
     with pytest.raises(ValueError, match=r"foreign-v0.*observations.*3 characters"):
         read()
@@ -253,13 +251,9 @@ def test_what_a_data_set_declares_comes_back_from_import_and_export(
     }
     assert data.recover_environment().spec.max_episode_steps == 7
     assert data.recover_environment(eval_env=True).spec.id == "CartPole-v0"
+    minari.delete_dataset("tests/again-v0")
+    assert again(replay, author="me").storage.metadata["author"] == {"me"}  # in its place
     assert as_sheeprl_replay(replay).sample(1, sequence_length=2)["actions"].shape[-1] == 6
-
-
-def test_given_options_replace_what_was_declared() -> None:
-    written([buffer()], BOX, THREE, author="they", description="theirs")
-    metadata = again(foreign(), author="me").storage.metadata
-    assert (metadata["author"], metadata["description"]) == ({"me"}, "theirs")
 
 
 def test_declared_facts_of_another_type_are_left_out_and_noted(root: Path) -> None:

@@ -10,8 +10,7 @@ import pytest
 from gymnasium import spaces
 
 import stepwell as sw
-from stepwell.buffers.libraries.sb3.models import ActionForm, count_sb3_steps, sb3_env
-from stepwell.buffers.libraries.sb3.replay import as_sb3_replay
+from stepwell.buffers.libraries.sb3.models import ActionForm, sb3_env
 from support.exchanged_stores import VECTOR, tagged_store
 
 
@@ -62,20 +61,3 @@ def test_a_replay_without_spaces_makes_no_env() -> None:
     name: Any = "cartpole/random"
     with pytest.raises(TypeError, match=r"sb3_env.*replay.*\bstr\b.*load_dataset"):
         sb3_env(name)
-
-
-def test_a_model_of_that_env_learns_from_the_replay_and_steps_nothing() -> None:
-    stable_baselines3 = pytest.importorskip("stable_baselines3", reason="needs stable_baselines3")
-    replay = sw.SequenceReplayBuffer(seed=0)
-    envs = sw.make_vec("CartPole-v1", num_envs=2, num_workers=0)
-    with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0) as collector:
-        collector.collect(steps=60)
-    model = stable_baselines3.DQN("MlpPolicy", sb3_env(replay), buffer_size=1, device="cpu")
-    model.replay_buffer = as_sb3_replay(replay, model)
-    before = [part.detach().clone() for part in model.q_net.parameters()]
-    count_sb3_steps(model, 4, total_steps=4)
-    model.train(gradient_steps=4, batch_size=8)
-    after = list(model.q_net.parameters())
-    assert not any(bool((one == other).all()) for one, other in zip(before, after, strict=True))
-    with pytest.raises(RuntimeError, match=r"sb3_env.*call of reset"):
-        model.learn(10)

@@ -17,12 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import stepwell as sw
-from stepwell.buffers import Episode, NotEnoughData, SequenceReplayBuffer, SpecMismatch
+from stepwell.buffers import NotEnoughData, SequenceReplayBuffer, SpecMismatch
 from support.libraries.sb3_envs import (
     KINDS,
+    PLANS,
     Action,
     Kind,
-    Step,
     Tag,
     TagEnv,
     action_of,
@@ -31,7 +31,6 @@ from support.libraries.sb3_envs import (
     observation_of,
     reward_of,
     row_of,
-    steps_of,
     tag_of,
     vector_env,
 )
@@ -44,10 +43,10 @@ from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer
 from stable_baselines3.common.noise import (
     NormalActionNoise,
     OrnsteinUhlenbeckActionNoise,
-    VectorizedActionNoise,
 )
 from stable_baselines3.common.torch_layers import FlattenExtractor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecNormalize
+from torch.testing import assert_close
 
 from stepwell.buffers.libraries.sb3.models import count_sb3_steps
 from stepwell.buffers.libraries.sb3.policy import sb3_policy
@@ -107,14 +106,6 @@ def filled(
     return replay
 
 
-def known_steps(replay: SequenceReplayBuffer) -> dict[Tag, Step]:
-    """The steps that the envs took, by tag."""
-    counts = [0] * N
-    for episode in replay.iter_episodes():
-        counts[episode.stream] += episode.steps
-    return {step.before: step for env in range(N) for step in steps_of(env, counts[env])}
-
-
 def drawn(buffer: Any, kind: Kind, times: int = 20, batch_size: int = 64) -> list[dict[str, Any]]:
     """Single transitions of many batches."""
     found: list[dict[str, Any]] = []
@@ -141,18 +132,19 @@ def of(part: Any, n: int) -> Any:
 @pytest.mark.parametrize("kind", KINDS)
 def test_transitions_equal_the_steps_of_the_envs(kind: Kind, mode: AutoresetMode) -> None:
     replay = filled(kind, mode=mode)
-    known, model = known_steps(replay), model_of(kind)
-    assert len(known) == len(replay)
     seen: set[Tag] = set()
-    for row in drawn(as_sb3_replay(replay, model), kind):
+    for row in drawn(as_sb3_replay(replay, model_of(kind)), kind):
         tag = tag_of(kind, row["observations"])
-        step = known[tag]
         seen.add(tag)
-        assert tag_of(kind, row["next_observations"]) == step.after
+        plan = PLANS[tag.env]
+        length, end = plan[tag.episode % len(plan)]
+        is_terminated = tag.step == length - 1 and end != "truncated"
+        assert tag.step < length
+        assert tag_of(kind, row["next_observations"]) == tag._replace(step=tag.step + 1)
         assert row["actions"].tolist() == [action_of("discrete", tag)]
         assert row["rewards"].tolist() == [reward_of(tag, row["actions"])]
-        assert row["dones"].tolist() == [float(step.terminated)]
-    assert seen == known.keys()
+        assert row["dones"].tolist() == [float(is_terminated)]
+    assert len(seen) == len(replay)
 
 
 def test_box_actions_are_scaled_as_the_policy_scales_them() -> None:
@@ -218,53 +210,9 @@ class Tee:
         return getattr(self.theirs, name)
 
 
-def transitions_of(episode: Episode) -> list[tuple[bytes, ...]]:
-    """Everything about each step, as bytes."""
-    rows: Any = episode.observation
-    actions: Any = episode.action
-    flags = episode.terminated
-    return [
-        (
-            packed(row_of(rows, t)),
-            packed(row_of(rows, t + 1)),
-            np.asarray(actions[t]).ravel().tobytes(),
-            np.float32(episode.reward[t + 1]).tobytes(),
-            np.float32(flags[t + 1]).tobytes(),
-        )
-        for t in range(episode.steps)
-    ]
-
-
-def packed(observation: Any) -> bytes:
-    if isinstance(observation, dict):
-        return b"".join(np.asarray(observation[key]).tobytes() for key in sorted(observation))
-    return np.asarray(observation).tobytes()
-
-
-def transitions_in(buffer: Any) -> list[tuple[bytes, ...]]:
-    """Everything about each step in SB3's own replay, as bytes."""
-    found: list[tuple[bytes, ...]] = []
-    for n in range(buffer.n_envs):
-        for t in range(buffer.pos):
-            before = at(buffer.observations, t, n)
-            after = at(buffer.next_observations, t, n)
-            done = buffer.dones[t, n] * (1 - buffer.timeouts[t, n])
-            found.append(
-                (
-                    packed(before),
-                    packed(after),
-                    buffer.actions[t, n].tobytes(),
-                    buffer.rewards[t, n].tobytes(),
-                    np.float32(done).tobytes(),
-                )
-            )
-    return found
-
-
-def at(observations: Any, t: int, n: int) -> Any:
-    if isinstance(observations, dict):
-        return {key: array[t, n] for key, array in observations.items()}
-    return observations[t, n]
+def by_tag(buffer: Any, kind: Kind) -> dict[Tag, dict[str, Any]]:
+    """Each transition of a buffer, drawn."""
+    return {tag_of(kind, row["observations"]): row for row in drawn(buffer, kind)}
 
 
 @pytest.mark.parametrize(
@@ -279,9 +227,9 @@ def test_learn_stores_what_sb3s_own_replay_stores(kind: Kind, action: Action) ->
     model.replay_buffer = Tee(theirs, ours)
     model.learn(STEPS)
     ours.flush()
-    stored = [step for e in ours.replay.iter_episodes() for step in transitions_of(e)]
-    assert sorted(stored) == sorted(transitions_in(theirs))
-    assert len(stored) == STEPS
+    mine = by_tag(ours, kind)
+    assert len(ours.replay) == len(mine) == STEPS
+    assert_close(mine, by_tag(theirs, kind), rtol=0, atol=0)
     assert (ours.size(), ours.pos, ours.full) == (theirs.size(), theirs.pos, False)
     # Episodes end where the env ended them; their steps are numbered from 0.
     for episode in ours.replay.iter_episodes():
@@ -360,13 +308,12 @@ def test_stacks_collected_by_learn_are_stored_as_single_frames() -> None:
 
     theirs, ours = stored(4)
     assert ours.replay.spec["observation"].shape == (8, 9)
-    known = {row[0]: row for row in transitions_in(theirs)}
-    assert len(known) == 40
-    for row in drawn(ours, "stack", times=10):
-        _, after, action, reward, done = known[row["observations"].tobytes()]
-        assert row["next_observations"].tobytes() == after
-        assert row["actions"].tobytes() == action
-        assert (row["rewards"].tobytes(), row["dones"].tobytes()) == (reward, done)
+    mine, known = (
+        {row["observations"].tobytes(): row for row in drawn(buffer, "stack")}
+        for buffer in (ours, theirs)
+    )
+    assert len(mine) == 40
+    assert_close(mine, known, rtol=0, atol=0)
     _, whole = stored(1)
     assert whole.replay.spec["observation"].shape == (4, 8, 9)
     assert whole.replay.spec.row_bytes > 3 * ours.replay.spec.row_bytes
@@ -456,6 +403,8 @@ def test_continuous_models_choose_within_bounds_and_with_their_noise(algorithm: 
 def test_stateful_noise_is_reset_with_each_episode() -> None:
     noise = OrnsteinUhlenbeckActionNoise(np.zeros(3), np.full(3, 0.2))
     model = model_of(action="box", algorithm=TD3, action_noise=noise)
+    model.learn(12)
+    assert model.action_noise.n_envs == N  # and not that of the Collector's envs
     model.num_timesteps = 50
     policy: Any = sb3_policy(model)
     observation = np.zeros((2, 4), np.float32)
@@ -472,18 +421,6 @@ def test_stateful_noise_is_reset_with_each_episode() -> None:
     policy(observation, np.array([False, True]))
     assert resets == [1]
     assert (one.noise_prev != before).any()
-
-
-def test_vectorized_noise_is_resized_for_the_collectors_envs() -> None:
-    noise = NormalActionNoise(np.zeros(3), np.full(3, 0.2))
-    model = model_of(action="box", algorithm=TD3, action_noise=noise)
-    model.learn(12)
-    assert isinstance(model.action_noise, VectorizedActionNoise)
-    model.num_timesteps = 50
-    policy: Any = sb3_policy(model)
-    chosen = policy(np.zeros((2, 4), np.float32), np.zeros(2, bool))
-    assert chosen.shape == (2, 3)
-    assert policy._action_noise.n_envs == 2
 
 
 def test_use_sde_at_warmup_explores_with_state_dependent_noise() -> None:

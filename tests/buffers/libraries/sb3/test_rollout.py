@@ -26,12 +26,9 @@ from support.libraries.sb3_envs import (
     Kind,
     Tag,
     TagEnv,
-    action_of,
     joined,
     makers,
     observation_of,
-    row_of,
-    tag_of,
     vector_env,
 )
 from support.rows.rollout_rows import (
@@ -81,39 +78,6 @@ def model_of(kind: Kind = "vector", action: Action = "discrete", **options: Any)
     return PPO(policy, DummyVecEnv(makers(kind, action)), **chosen)
 
 
-class TagPolicy:
-    """Actions, values and log-probabilities computed from the tag, all exact as float32."""
-
-    def __init__(self, kind: Kind, action: Action) -> None:
-        self.kind, self.action = kind, action
-
-    def tags(self, observation: Any) -> list[Any]:
-        count = len(next(iter(observation.values())) if self.kind == "dict" else observation)
-        return [tag_of(self.kind, row_of(observation, n)) for n in range(count)]
-
-    def value(self, observation: Any) -> np.ndarray:
-        return np.array([value_of(tag) for tag in self.tags(observation)], np.float32)
-
-    def __call__(self, observation: Any, is_first: np.ndarray) -> Any:
-        tags = self.tags(observation)
-        extras = {
-            "value": self.value(observation),
-            "log_prob": np.array([log_prob_of(tag) for tag in tags], np.float32),
-        }
-        chosen = np.stack([action_of(self.action, tag) for tag in tags])
-        if self.action == "box":  # the network's output is out of bounds
-            extras["raw_action"] = chosen * np.float32(2)
-        return chosen, extras
-
-
-def value_of(tag: Tag) -> float:
-    return tag.episode + tag.step / 8 - tag.env * 2
-
-
-def log_prob_of(tag: Tag) -> float:
-    return -(tag.episode / 4 + tag.step / 32 + tag.env)
-
-
 # Compared with SB3's own loop
 
 
@@ -148,20 +112,33 @@ def parts_of(value: Any) -> list[tuple[str, Any]]:
     return list(value.items()) if isinstance(value, dict) else [("", value)]
 
 
+NOISE: dict[str, Any] = {
+    "use_sde": True,
+    "policy_kwargs": {"net_arch": [8], "squash_output": True},
+}
+
+
 @pytest.mark.parametrize(
-    ("kind", "action"),
-    [(kind, "discrete") for kind in KINDS]
-    + [(kind, a) for kind in ("vector", "dict") for a in ACTIONS[1:]],
+    ("kind", "action", "options"),
+    [
+        *((kind, "discrete", {}) for kind in KINDS),
+        *((kind, a, {}) for kind in ("vector", "dict") for a in ACTIONS[1:]),
+        *(("vector", "box", {**NOISE, "sde_sample_freq": every}) for every in (-1, 3)),
+    ],
 )
-def test_rollouts_are_those_of_sb3s_own_loop(kind: Kind, action: Action) -> None:
-    theirs = collected_by_sb3(model_of(kind, action), 4)
-    model = model_of(kind, action)
+def test_rollouts_are_those_of_sb3s_own_loop(
+    kind: Kind, action: Action, options: dict[str, Any]
+) -> None:
+    theirs = collected_by_sb3(model_of(kind, action, **options), 4)
+    model = model_of(kind, action, **options)
     torch.manual_seed(11)
     with sw.Collector(vector_env(kind, action), sb3_policy(model), seed=0) as collector:
         for their in theirs:
-            buffer = to_sb3_rollout(collector.rollout(T), model)
+            rollout = collector.rollout(T)
+            buffer = to_sb3_rollout(rollout, model)
             assert buffer is model.rollout_buffer
             assert_same_rows(copied(buffer), their)
+            assert all(model.action_space.contains(row) for rows in rollout.action for row in rows)
 
 
 # Compared with the steps of the envs
@@ -346,7 +323,7 @@ def test_a_model_of_one_env_trains_on_many_and_learn_still_works() -> None:
 
 @pytest.fixture
 def rollout() -> Rollout:
-    policy = TagPolicy("vector", "discrete")
+    policy = sb3_policy(model_of())
     with sw.Collector(vector_env("vector", "discrete"), policy, seed=0) as collector:
         return collector.rollout(T)
 
@@ -422,14 +399,6 @@ def test_unsupported_models_are_refused(rollout: Rollout) -> None:
         sb3_policy(normalised)
 
 
-def test_recurrent_models_are_refused(rollout: Rollout) -> None:
-    model = model_of()
-    model.policy.lstm_actor = torch.nn.Identity()
-    refused(rollout, model, TypeError, r"to_sb3_rollout.*recurrent.*PPO")
-    with pytest.raises(TypeError, match=r"sb3_policy.*recurrent.*PPO"):
-        sb3_policy(model)
-
-
 class _Masked(PPO):
     """As sb3-contrib's MaskablePPO: its predict takes masks."""
 
@@ -437,21 +406,23 @@ class _Masked(PPO):
         raise AssertionError("played without masks")
 
 
-@pytest.mark.parametrize("place", ["model", "policy"])
-def test_models_that_need_masks_are_refused(place: str, rollout: Rollout) -> None:
-    model = model_of()
+@pytest.mark.parametrize("place", ["model", "policy", "state"])
+def test_models_that_need_masks_or_a_state_are_refused(place: str, rollout: Rollout) -> None:
+    model, what = model_of(), "action_masks"
     if place == "model":
         model.__class__ = _Masked
-    else:
+    elif place == "policy":
         model.policy.predict = partial(_Masked.predict, model)
-    refused(rollout, model, TypeError, rf"to_sb3_rollout.*{type(model).__name__}.*mask")
+    else:
+        model.policy.lstm_actor, what = torch.nn.Identity(), "recurrent policy"
+    refused(rollout, model, TypeError, rf"to_sb3_rollout.*{type(model).__name__}.*{what}")
     for name, call in (
         ("sb3_policy", sb3_policy),
         ("sb3_policy", as_policy),
         ("as_sb3_replay", lambda model: sw.bridges.as_sb3_replay(sw.SequenceReplayBuffer(), model)),
         ("count_sb3_steps", lambda model: sw.bridges.count_sb3_steps(model, 1)),
     ):
-        with pytest.raises(TypeError, match=rf"{name}.*{type(model).__name__}.*action_masks"):
+        with pytest.raises(TypeError, match=rf"{name}.*{type(model).__name__}.*{what}"):
             call(model)
 
 
@@ -485,24 +456,5 @@ def test_the_policy_acts_as_sb3_does() -> None:
     space = model.action_space
     np.testing.assert_array_equal(action, np.clip(extras["raw_action"], space.low, space.high))
     assert (action != extras["raw_action"]).any()
-    _, log_prob, _ = model.policy.evaluate_actions(
-        torch.from_numpy(observation), torch.from_numpy(extras["raw_action"])
-    )
-    np.testing.assert_allclose(log_prob.detach(), extras["log_prob"], rtol=1e-5)
     best, _ = cast("Any", sb3_policy(model, deterministic=True))(observation, np.ones(N, bool))
     np.testing.assert_array_equal(best, model.predict(observation, deterministic=True)[0])
-
-
-@pytest.mark.parametrize("every", [-1, 3])
-def test_state_dependent_noise_and_squashed_actions_are_those_of_sb3s_own_loop(every: int) -> None:
-    net = {"net_arch": [8], "squash_output": True}
-    options = {"use_sde": True, "sde_sample_freq": every, "policy_kwargs": net}
-    theirs = collected_by_sb3(model_of("vector", "box", **options), 3)
-    model = model_of("vector", "box", **options)
-    torch.manual_seed(11)
-    with sw.Collector(vector_env("vector", "box"), sb3_policy(model), seed=0) as collector:
-        for their in theirs:
-            rollout = collector.rollout(T)
-            assert_same_rows(copied(to_sb3_rollout(rollout, model)), their)
-            space = model.action_space
-            assert all(space.contains(row) for row in rollout.action.reshape(-1, 3))
