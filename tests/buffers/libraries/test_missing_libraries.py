@@ -7,7 +7,6 @@ import importlib.util
 import re
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,29 +17,35 @@ from stepwell.buffers.libraries.tianshou.batches import load_tianshou
 from stepwell.buffers.libraries.torchrl.batches import load_tensordict
 from support.exchanged_stores import tagged_store
 
-BRIDGES: dict[str, tuple[str, str, tuple[Any, ...]]] = {
-    "sb3_policy": ("stable_baselines3", "[sb3]", (None,)),
-    "count_sb3_steps": ("stable_baselines3", "[sb3]", (None, 1)),
-    **dict.fromkeys(
-        ("as_sb3_replay", "to_sb3_rollout"), ("stable_baselines3", "[sb3]", (None, None))
-    ),
-    "to_cleanrl": ("torch", "[torch]", (None, None)),
-    "as_skrl_memory": ("skrl", "[skrl]", (None,)),
-    "to_tianshou_buffer": ("tianshou", "[tianshou]", (tagged_store(),)),
-    "from_tianshou": ("tianshou", "[tianshou]", ([], tagged_store())),
-    "as_torchrl_replay": ("torchrl", "[torchrl]", (tagged_store(),)),
-    "from_tensordict": ("tensordict", "[torchrl]", ({}, tagged_store())),
-    "to_d3rlpy": ("d3rlpy", "--no-deps d3rlpy", (tagged_store(),)),
-    "to_jax": ("jax", "[jax]", ({},)),
+NONE: Any = None
+STORE = tagged_store()
+
+
+def export(format_: str, **options: object) -> None:
+    bridges.export_episodes(STORE, format_, "./out-v0", options=options)
+
+
+# By words of the error: the library, what installs it, and a call.
+CALLS: dict[str, tuple[str, str, Callable[[], object]]] = {
+    "sb3_policy": ("stable_baselines3", "[sb3]", lambda: bridges.sb3_policy(NONE)),
+    "count_sb3_steps": ("stable_baselines3", "[sb3]", lambda: bridges.count_sb3_steps(NONE, 1)),
+    "as_sb3_replay": ("stable_baselines3", "[sb3]", lambda: bridges.as_sb3_replay(STORE, NONE)),
+    "to_sb3_rollout": ("stable_baselines3", "[sb3]", lambda: bridges.to_sb3_rollout(NONE, NONE)),
+    "to_cleanrl": ("torch", "[torch]", lambda: bridges.to_cleanrl(NONE, NONE)),
+    "as_skrl_memory": ("skrl", "[skrl]", lambda: bridges.as_skrl_memory(NONE)),
+    "to_tianshou_buffer": ("tianshou", "[tianshou]", lambda: bridges.to_tianshou_buffer(STORE)),
+    "from_tianshou": ("tianshou", "[tianshou]", lambda: bridges.from_tianshou([], STORE)),
+    "as_torchrl_replay": ("torchrl", "[torchrl]", lambda: bridges.as_torchrl_replay(STORE)),
+    "from_tensordict": ("tensordict", "[torchrl]", lambda: bridges.from_tensordict({}, STORE)),
+    "to_d3rlpy": ("d3rlpy", "--no-deps d3rlpy", lambda: bridges.to_d3rlpy(STORE)),
+    "to_jax": ("jax", "[jax]", lambda: bridges.to_jax(NONE)),
+    "Minari's format hdf5": ("h5py", "[minari]", lambda: export("minari", data_format="hdf5")),
+    "Minari's format arrow": ("pyarrow", "[minari]", lambda: export("minari", data_format="arrow")),
+    "Parquet": ("pyarrow", "[parquet]", lambda: export("parquet")),
+    "LeRobot": ("pyarrow", "[parquet]", lambda: export("lerobot")),
+    "rlds": ("google_crc32c", "[rlds]", lambda: export("rlds")),
+    "format d3rlpy": ("h5py", "[d3rlpy]", lambda: export("d3rlpy")),
 }
-FORMATS: list[tuple[str, str, str, dict[str, str]]] = [
-    ("minari", "h5py", "[minari]", {"data_format": "hdf5"}),
-    ("minari", "pyarrow", "[minari]", {"data_format": "arrow"}),
-    ("parquet", "pyarrow", "[parquet]", {}),
-    ("lerobot", "pyarrow", "[parquet]", {}),
-    ("rlds", "google_crc32c", "[rlds]", {}),
-    ("d3rlpy", "h5py", "[d3rlpy]", {}),
-]
 
 
 class Missing:
@@ -54,45 +59,31 @@ class Missing:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
-def refused(
-    call: Callable[[], object], name: str, library: str, install: str, patch: pytest.MonkeyPatch
-) -> None:
-    """Assert that the call needs the library."""
+@pytest.fixture(autouse=True)
+def nothing_is_loaded() -> None:
+    load_tianshou.cache_clear()
+    load_tensordict.cache_clear()
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_missing_library_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    library, install, call = CALLS[name]
+    if "Minari" in name:
+        pytest.importorskip("minari", reason="needs minari")
     for loaded in [one for one in sys.modules if one.partition(".")[0] == library]:
-        patch.delitem(sys.modules, loaded)
-    patch.setattr(sys, "meta_path", [Missing(library), *sys.meta_path])
-    for loader in (load_tianshou, load_tensordict):
-        loader.cache_clear()
+        monkeypatch.delitem(sys.modules, loaded)
+    monkeypatch.setattr(sys, "meta_path", [Missing(library), *sys.meta_path])
     command = re.escape(install.replace("[", "'stepwell[").replace("]", "]'"))
     with pytest.raises(ImportError, match=rf"(?i){name}.*{library}.*pip install {command}"):
         call()
-
-
-@pytest.mark.parametrize("name", BRIDGES)
-def test_a_bridge_names_the_library(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    library, install, arguments = BRIDGES[name]
-    call = partial(getattr(bridges, name), *arguments)
-    refused(call, name, library, install, monkeypatch)
-
-
-@pytest.mark.parametrize(("name", "library", "install", "options"), FORMATS)
-def test_a_format_names_the_library(
-    name: str, library: str, install: str, options: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if name == "minari":
-        pytest.importorskip("minari", reason="needs minari")
-    write = partial(bridges.export_episodes, tagged_store(), name, "./out-v0", options=options)
-    refused(write, options.get("data_format", name), library, install, monkeypatch)
     assert list(Path().iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["count_sb3_steps", "as_torchrl_replay", "to_tianshou_buffer"])
 def test_an_old_release_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    library, install, arguments = BRIDGES[name]
+    library, install, call = CALLS[name]
     if importlib.util.find_spec(library) is None:
         pytest.skip(f"needs {library}")
     monkeypatch.setattr(importlib.metadata, "version", lambda package: "0.1")
-    for loader in (load_tianshou, load_tensordict):
-        loader.cache_clear()
     with pytest.raises(ImportError, match=rf"{name} .* 0\.1: pip install -U .*{install[1:-1]}"):
-        getattr(bridges, name)(*arguments)
+        call()

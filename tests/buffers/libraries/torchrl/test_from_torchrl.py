@@ -145,44 +145,39 @@ def test_an_episode_without_its_reset_starts_late() -> None:
     assert episode.cut[-1]
 
 
+def changed(recorded: Any, key: Any, value: Any) -> Any:
+    found = recorded.clone()
+    found[key] = value
+    return found
+
+
 def test_invalid_recordings_are_refused_and_nothing_is_stored() -> None:
     env = torchrl_env(Log(TraceEnv(PLAN, 0)), categorical_action_encoding=True)
     recorded = env.rollout(24, break_when_any_done=False)
     replay = sw.SequenceReplayBuffer()
-    shuffled = recorded[torch.arange(23, -1, -1)]
-    cases: list[tuple[Any, str]] = [
-        (shuffled, r"next observation.*row 1 of env 0.*row 2"),
+    ends, firsts = ~recorded["next", "done"], torch.ones(24, 1, dtype=torch.bool)
+    for data, message in (
+        (recorded[torch.arange(23, -1, -1)], r"next observation.*row 1 of env 0.*row 2"),
         (
             recorded.exclude(("next", "terminated")),
-            r"expected .*\('next', 'terminated'\), got .*'observation'",
+            r"expected .*'terminated'\), got .*'observation'",
         ),
         (recorded.exclude("action"), r"expected .*'action', got .*'observation'"),
         (recorded.exclude("observation"), r"observation.*'next'.*'action'"),
         (recorded.reshape(2, 3, 4), r"\[T\] or \[N, T\].*\[2, 3, 4\]"),
-    ]
-    wrong = recorded.clone()
-    wrong["next", "done"] = ~wrong["next", "done"]
-    cases.append((wrong, r"terminated.*truncated.*done=False in row 0 of env 0"))
-    wrong = recorded.clone()
-    wrong["is_init"] = torch.ones(24, 1, dtype=torch.bool)
-    cases.append((wrong, r"row 1 of env 0.*terminated.*truncated.*row 2"))
-    wrong = recorded.clone()
-    wrong["collector", "mask"] = torch.arange(24) < 20
-    cases.append((wrong, r"\b4\b.*\('collector', 'mask'\)"))
-    wrong = recorded.clone()
-    wrong["steps_to_next_obs"] = torch.full((24, 1), 3)
-    cases.append((wrong, r"steps_to_next_obs.*1, got 3"))
-    wrong = recorded.clone()
-    wrong.set_non_tensor("note", "a text")
-    for data, message in cases:
+        (changed(recorded, ("next", "done"), ends), r"truncated.*done=False in row 0 of env 0"),
+        (changed(recorded, "is_init", firsts), r"row 1 of env 0.*terminated.*truncated.*row 2"),
+        (changed(recorded, ("collector", "mask"), torch.arange(24) < 20), r"\b4\b.*'mask'\)"),
+        (changed(recorded, "steps_to_next_obs", firsts * 3), r"steps_to_next_obs.*1, got 3"),
+    ):
         with pytest.raises(ValueError, match=message):
             from_tensordict(data, replay)
-    with pytest.raises(TypeError, match=r"NonTensor.*'note'"):
-        from_tensordict(wrong, replay)
-    with pytest.raises(TypeError, match=r"TensorDict.*a dict"):
-        from_tensordict({}, replay)
     with pytest.raises(ValueError, match=r"one-hot.*one_hot_action"):
         from_tensordict(recorded, replay, one_hot_action=True)
+    recorded.set_non_tensor("note", "a text")
+    for wrong, message in ((recorded, r"NonTensor.*'note'"), ({}, r"TensorDict.*a dict")):
+        with pytest.raises(TypeError, match=message):
+            from_tensordict(wrong, replay)
     assert not replay.is_bound
 
 
@@ -195,13 +190,11 @@ def test_a_replay_with_other_fields_is_refused() -> None:
         from_tensordict(recorded, held)
     other = sw.SequenceReplayBuffer()
     from_tensordict(recorded, other)
-    wrong = recorded.clone()
-    wrong["observation"] = wrong["observation"].float()
+    wrong = changed(recorded, "observation", recorded["observation"].float())
     wrong["next", "observation"] = wrong["next", "observation"].float()
     with pytest.raises(SpecMismatch, match=r"observation.*float64 \(5,\).*float32 \(5,\)"):
         from_tensordict(wrong, other)
-    wrong = recorded.clone()
-    wrong["next", "reward"] = wrong["next", "reward"].long()
+    wrong = changed(recorded, ("next", "reward"), recorded["next", "reward"].long())
     with pytest.raises(SpecMismatch, match=r"reward.*float64 \(\).*int64 \(\)"):
         from_tensordict(wrong, other)
     assert (held.digest(), other.steps) == (before, 6)

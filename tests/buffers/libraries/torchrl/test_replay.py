@@ -227,16 +227,15 @@ def test_a_trainer_trains_and_saves_and_loads(tmp_path: Path) -> None:
     from torchrl.objectives import DQNLoss
     from torchrl.trainers import ReplayBufferTrainer, Trainer
 
-    def made(seed: int) -> tuple[Any, Any]:
+    buffers: list[Any] = []
+    for number in range(2):
         env = GymEnv("CartPole-v1", categorical_action_encoding=True)
-        policy = QValueActor(
-            torch.nn.Linear(4, 2), in_keys=["observation"], action_space="categorical"
-        )
+        net, file = torch.nn.Linear(4, 2), tmp_path / "trainer.pt"
+        policy = QValueActor(net, in_keys=["observation"], action_space="categorical")
         loss = DQNLoss(policy, action_space="categorical", delay_value=False)
         loss.make_value_estimator()  # else a loss that has not trained yet cannot be loaded
-        buffer: Any = as_torchrl_replay(
-            sw.SequenceReplayBuffer(seed=seed), batch_size=8, draw="priorities"
-        )
+        replay = sw.SequenceReplayBuffer(seed=number)
+        buffers.append(as_torchrl_replay(replay, batch_size=8, draw="priorities"))
         counted: Any = TransformedEnv(TransformedEnv(env, StepCounter()), RewardSum())
         trainer = Trainer(
             collector=Collector(counted, policy, frames_per_batch=40, total_frames=120),
@@ -245,18 +244,14 @@ def test_a_trainer_trains_and_saves_and_loads(tmp_path: Path) -> None:
             optim_steps_per_batch=2,
             loss_module=loss,
             optimizer=torch.optim.Adam(loss.parameters()),
-            save_trainer_file=str(tmp_path / "trainer.pt"),
+            save_trainer_file=str(file),
             save_trainer_interval=30,
             progress_bar=False,
         )
-        ReplayBufferTrainer(buffer, batch_size=8).register(trainer)
-        return trainer, buffer
-
-    trainer, buffer = made(0)
-    trainer.train()
+        ReplayBufferTrainer(buffers[-1], batch_size=8).register(trainer)
+        trainer.load_from_file(file) if number else trainer.train()
+    buffer, again = buffers
     assert buffer.write_count == 120
-    trainer, again = made(1)
-    trainer.load_from_file(tmp_path / "trainer.pt")
     assert 0 < again.write_count <= 120
     some, others = buffer.replay.episode(0), again.replay.episode(0)
     assert np.array_equal(some.reward, others.reward[: some.rows])
