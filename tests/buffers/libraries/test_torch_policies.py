@@ -45,10 +45,6 @@ def test_categorical_draws_with_the_probabilities_of_the_logits() -> None:
     assert extras["log_prob"].dtype == np.float32
     assert list(extras) == ["log_prob"]
     np.testing.assert_allclose(counts / 2_000, np.exp(log_probs), atol=0.06)
-
-
-def test_greedy_takes_the_largest_logit() -> None:
-    net = linear(3)
     action, extras = torch_policy(net, mode="greedy")(SEEN, FIRST)
     assert action.tolist() == by_hand(net, SEEN).argmax(axis=1).tolist()
     assert extras == {}

@@ -154,19 +154,6 @@ def test_an_import_that_fails_keeps_whole_episodes_and_notes_the_count(
         assert np.array_equal(one.observation, whole.observation)
 
 
-def test_several_stores_are_exported_as_one(tmp_path: Path) -> None:
-    for name in "ab":
-        export_episodes(tagged_store(), "npz", tmp_path / f"from-{name}")
-        with SequenceReplayBuffer(tmp_path / name) as replay:
-            import_episodes("npz", tmp_path / f"from-{name}", replay)
-    with SequenceReplayBuffer.open([tmp_path / "a", tmp_path / "b"]) as both:
-        report = export_episodes(both, "npz", tmp_path / "both")
-        numbers = [one.metadata["number"] for one in episodes_of(both)]
-    back, _ = imported("npz", tmp_path / "both")
-    assert report.episodes == 12
-    assert [one.metadata["number"] for one in episodes_of(back)] == numbers
-
-
 @pytest.mark.parametrize(
     ("name", "hint"),
     [

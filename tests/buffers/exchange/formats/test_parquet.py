@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -82,18 +81,12 @@ def test_a_full_file_is_followed_by_a_new_one(images: str, tmp_path: Path) -> No
     assert all(900_000 < file.stat().st_size < 2_200_000 for file in files[:-1])
 
 
-def test_a_damaged_or_changed_folder_is_refused(tmp_path: Path) -> None:
+def test_a_changed_folder_is_refused(tmp_path: Path) -> None:
     export_episodes(noisy_store(), "parquet", tmp_path / "out", options={"file_mb": 1})
     _, second, *_ = sorted((tmp_path / "out" / "data").iterdir())
-    kept = second.read_bytes()
-    second.write_bytes(kept[:-20])
-    refused("parquet", tmp_path / "out", re.escape(second.name))
-    second.write_bytes(kept)
     table = pq.ParquetFile(second).read()
     pq.write_table(table.drop_columns(["action"]), second)
     refused("parquet", tmp_path / "out", rf"{second.name}.*'action'.*episode, stream, step")
-    second.write_bytes(b"".join([kept[:5000], bytes(20_000), kept[25_000:]]))
-    refused("parquet", tmp_path / "out", rf"{second.name}|'observation'.*PNG")
 
 
 def test_datasets_of_huggingface_gives_rows_of_the_right_shapes(tmp_path: Path) -> None:

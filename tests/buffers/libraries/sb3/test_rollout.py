@@ -153,14 +153,11 @@ def rollout_rows_model() -> Any:
         }
     )
 
-    class Shown(TagEnv):
-        def __init__(self) -> None:
-            super().__init__()
-            self.observation_space = space
-            self.action_space = spaces.Discrete(5)
-
+    replay = sw.SequenceReplayBuffer()
+    replay.writer((space, spaces.Discrete(5))).close()
+    env = sw.bridges.sb3_env(replay)
     return PPO(
-        "MultiInputPolicy", Shown(), n_steps=2, batch_size=2, gamma=GAMMA, gae_lambda=LAM, seed=0
+        "MultiInputPolicy", env, n_steps=2, batch_size=2, gamma=GAMMA, gae_lambda=LAM, seed=0
     )
 
 
