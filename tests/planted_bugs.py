@@ -186,7 +186,7 @@ buffers/exchange/formats/minari/writer.py
   Minari: an end belongs to the next step
   - "terminations": episode.terminated[1:],
   + "terminations": episode.terminated[:-1],
-  tests/buffers/exchange/formats/test_minari.py::test_minari_reads_the_episodes_of_the_envs
+  tests/buffers/exchange/formats/test_minari.py::test_minari_reads_every_column_as_it_is_stored
 buffers/exchange/formats/npz.py
   npz: an end belongs to the next step
   - {"terminations": episode.terminated[1:],
@@ -231,6 +231,23 @@ buffers/exchange/publish/remote.py
   - if any(part in ("", ".", "..") for part in parts):
   + if any(part in ("", ".") for part in parts):
   tests/buffers/exchange/publish/test_pull.py::test_a_hostile_listing_is_refused_before_anything_is_fetched
+buffers/exchange/publish/uploader.py
+  an upload counts an object as sent before it is
+  -             self._objects.put(name, data)
+  -         self.sent[path] = len(data)
+  -         self._there[name] = len(data)
+  +             self._there[name] = len(data)
+  +             self._objects.put(name, data)
+  +         self.sent[path] = len(data)
+  tests/buffers/exchange/publish/test_urls.py::test_schedules_upload_and_are_refused_often_enough
+  an upload takes a number that was deleted for free
+  - if any(manifest_number(each.name) is not None for each in later):
+  + if any(manifest_number(each.name) is None for each in later):
+  tests/buffers/exchange/publish/test_urls.py::test_schedules_upload_and_are_refused_often_enough
+  an upload counts chunks of the open segment
+  - numbers = NextNumbers(number, header.position, *header.counters)
+  + numbers = NextNumbers(number, header.position + 1, *header.counters)
+  tests/buffers/exchange/publish/test_urls.py::test_schedules_upload_and_are_refused_often_enough
 buffers/libraries/cleanrl.py
   CleanRL: only terminations are done
   - dones[0], dones[1:] = before, flags.ends
@@ -263,12 +280,12 @@ buffers/libraries/tianshou/batches.py
   Tianshou: a cut episode goes on
   - stopped = columns.truncated | columns.cut
   + stopped = columns.truncated
-  tests/buffers/libraries/tianshou/test_batches.py::test_next_is_the_following_step_of_the_episode
-  tests/buffers/libraries/tianshou/test_batches.py::test_every_transition_is_a_step_that_the_env_took
+  tests/buffers/libraries/test_tianshou.py::test_next_is_the_following_step_of_the_episode
+  tests/buffers/libraries/test_tianshou.py::test_every_transition_is_a_step_that_the_env_took
   Tianshou: a full ring begins with its newest step
   - (last - first + 1 + np.arange(count))
   + (last - first + np.arange(count))
-  tests/buffers/libraries/tianshou/test_batches.py::test_a_full_ring_buffer_gives_its_newest_steps
+  tests/buffers/libraries/test_tianshou.py::test_a_full_ring_buffer_gives_its_newest_steps
 buffers/libraries/torchrl/replay.py
   TorchRL: a slice has the error of its last row
   - np.maximum.at(largest, places, values)
@@ -282,7 +299,7 @@ buffers/libraries/transitions.py
   a stack that lost its first frames is given
   - first = deepest - 1 if episode.first_row > 0 else 0
   + first = 0
-  tests/buffers/libraries/tianshou/test_batches.py::test_an_episode_that_lost_its_first_rows_gives_its_known_steps
+  tests/buffers/libraries/test_tianshou.py::test_an_episode_that_lost_its_first_rows_gives_its_known_steps
 buffers/pictures/encode.py
   red is blue
   -         pixels = cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR)

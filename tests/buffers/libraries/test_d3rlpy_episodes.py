@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stepwell.buffers import Chunk, End, Field, SequenceReplayBuffer, Spec, SpecMismatch
+from stepwell.buffers import End, SequenceReplayBuffer, SpecMismatch
 from stepwell.buffers.libraries.d3rlpy_episodes import from_d3rlpy, to_d3rlpy
 from support.envs.recorded_envs import Listed, recorded, traces
-from support.exchanged_stores import REWARD, VECTOR, episodes_of, tagged_store
+from support.exchanged_stores import VECTOR, episodes_of, tagged_store
 
 HAS_D3RLPY = importlib.util.find_spec("d3rlpy") is not None
 
@@ -56,13 +56,6 @@ def test_episodes_equal_what_the_envs_did() -> None:
     seen = [one for one in listed if one.steps]
     for episode, one in zip(to_d3rlpy(replay), seen, strict=True):
         assert_equal(episode, one)
-
-
-def test_episodes_without_a_step_are_left_out() -> None:
-    replay = tagged_store(VECTOR, episodes=2)
-    rows = {name: column[:1] for name, column in episodes_of(replay)[0].fields.items()}
-    replay.add([Chunk(2, 0, 0, End.NONE, rows)])
-    assert [len(episode.actions) for episode in to_d3rlpy(replay)] == [1, 3]
 
 
 def test_a_round_trip_loses_only_final_observations() -> None:
@@ -107,27 +100,6 @@ def test_mismatched_rows_are_refused_and_nothing_is_stored() -> None:
         from_d3rlpy(to_d3rlpy(replay), other)
     with pytest.raises(ValueError, match=r"from_d3rlpy.*got none"):
         from_d3rlpy([], SequenceReplayBuffer())
-
-
-def test_unsupported_actions_are_refused() -> None:
-    action = Field("action", "int64", (2,), "raw")
-    replay = SequenceReplayBuffer()
-    replay.bind(Spec((VECTOR, action, REWARD), "observation", "action"), {})
-    rows = {f.name: np.zeros((2, *f.shape), f.dtype) for f in replay.spec.fields}
-    replay.add([Chunk(0, 0, 0, End.TERMINATED, rows)])
-    with pytest.raises(ValueError, match=r"action.*d3rlpy.*int64 \(2,\)"):
-        to_d3rlpy(replay)
-
-
-def test_without_d3rlpy_the_error_gives_the_install_command(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    if HAS_D3RLPY:
-        pytest.skip("needs to lack d3rlpy")
-    monkeypatch.delitem(sys.modules, "d3rlpy")
-    monkeypatch.delitem(sys.modules, "d3rlpy.dataset")
-    with pytest.raises(ImportError, match=r"to_d3rlpy .*pip install --no-deps d3rlpy"):
-        to_d3rlpy(tagged_store())
 
 
 def test_d3rlpy_samples_from_the_episodes() -> None:

@@ -78,20 +78,14 @@ def test_names_and_shapes_match_sheeprls_encoders() -> None:
     assert vector.sample(3, sequence_length=2)["state"].shape == (1, 2, 3, 3)
     named = as_sheeprl_replay(tagged_store(VECTOR), num_actions=4, observation="pose")
     assert "pose" in named.sample(3)
-    gray = as_sheeprl_replay(
-        tagged_store(Field("observation", "uint8", (6, 5), "zstd")), num_actions=4
-    )
-    assert gray.sample(3)["rgb"].shape == (1, 1, 3, 1, 6, 5)
-    first = as_sheeprl_replay(
-        tagged_store(Field("observation", "uint8", (3, 6, 5), "zstd")), num_actions=4
-    )
-    assert first.sample(3)["rgb"].shape == (1, 1, 3, 3, 6, 5)
-    odd = as_sheeprl_replay(
-        tagged_store(Field("observation", "uint8", (3, 6, 4), "zstd")),
-        num_actions=4,
-        channels="last",
-    )
-    assert odd.sample(3)["rgb"].shape == (1, 1, 3, 4, 3, 6)
+    more: dict[str, Any] = {"channels": "last"}
+    for shape, options, expected in (
+        ((6, 5), {}, (1, 6, 5)),
+        ((3, 6, 5), {}, (3, 6, 5)),
+        ((3, 6, 4), more, (4, 3, 6)),
+    ):
+        buffer = as_sheeprl_replay(picture(*shape), num_actions=4, **options)
+        assert buffer.sample(3)["rgb"].shape == (1, 1, 3, *expected)
     replay, _ = play(envs=2, steps=40, shape=(8, 6, 3), is_dict=True)
     batch = as_sheeprl_replay(replay).sample(5)
     assert sorted(batch) == [

@@ -11,11 +11,10 @@ import resource
 import sys
 from pathlib import Path
 
-import numpy as np
-
-from stepwell.buffers import Chunk, End, Field, SequenceReplayBuffer, Spec
+from stepwell.buffers import SequenceReplayBuffer
 from stepwell.buffers.bridges import export_episodes
 from stepwell.collectors.cli.errors import sentence_of
+from support.exchanged_stores import noisy_store
 
 FORMATS = {
     "npz": {},
@@ -27,26 +26,6 @@ FORMATS = {
     "lerobot": {},
     "rlds": {},
 }
-
-
-def noisy_store() -> SequenceReplayBuffer:
-    """Frames that no format makes small."""
-    fields = (
-        Field("observation", "uint8", (32, 32, 3), "zstd"),
-        Field("action", "int64", (), "narrow"),
-        Field("reward", "float64", (), "narrow"),
-    )
-    replay = SequenceReplayBuffer()
-    replay.bind(Spec(fields, "observation", "action"), {"recipe": {"id": "Noise-v0"}})
-    rng = np.random.default_rng(0)
-    for number in range(4):
-        rows: dict[str, np.ndarray] = {
-            "observation": rng.integers(0, 256, (9, 32, 32, 3)).astype(np.uint8),
-            "action": np.zeros(9, np.int64),
-            "reward": np.zeros(9),
-        }
-        replay.add([Chunk(number, 0, 0, End.TERMINATED, rows, {})])
-    return replay
 
 
 def tried(replay: SequenceReplayBuffer, name: str, folder: Path, limit: int) -> str:
@@ -63,7 +42,7 @@ def tried(replay: SequenceReplayBuffer, name: str, folder: Path, limit: int) -> 
     return "done"
 
 
-def main(folder: Path, formats: list[str], limits: list[int]) -> None:
+def main(folder: Path, limits: list[int], formats: list[str]) -> None:
     """All formats, with all limits."""
     replay = noisy_store()
     for name in formats:
@@ -76,4 +55,4 @@ def main(folder: Path, formats: list[str], limits: list[int]) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2].split(","), [int(text) for text in sys.argv[3].split(",")])
+    main(Path(sys.argv[1]), [int(text) for text in sys.argv[2].split(",")], sys.argv[3:])

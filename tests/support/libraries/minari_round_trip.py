@@ -15,18 +15,6 @@ import minari.utils
 import stepwell as sw
 from stepwell.buffers.bridges import export_episodes, import_episodes
 
-# By name of the test, what differs. None does in the tests of data sets that `.ci/real_loaders`
-# names; a test listed here fails if it passes.
-KNOWN: dict[str, str] = {}
-
-
-def pytest_collection_modifyitems(items: list[Any]) -> None:
-    import pytest
-
-    for item in items:
-        if item.originalname in KNOWN:
-            item.add_marker(pytest.mark.xfail(reason=KNOWN[item.originalname], strict=True))
-
 
 def through(dataset: Any) -> Any:
     """The data set, imported and exported; Parquet's as Arrow's, which Stepwell writes."""

@@ -30,7 +30,7 @@ _SPACES: dict[str, spaces.Space[Any]] = {
     "vector": spaces.Box(-1, 1e6, (4,), np.float32),
     "image last": spaces.Box(0, 255, (8, 9, 3), np.uint8),
     "image first": spaces.Box(0, 255, (3, 8, 9), np.uint8),
-    "stack": spaces.Box(0, 255, (8, 9), np.uint8),
+    "stack": spaces.Box(0, 255, (1, 8, 9), np.uint8),
     "discrete": spaces.Discrete(_HIGH**3),
     "many": spaces.MultiDiscrete([_HIGH, _HIGH, _HIGH]),
 }
@@ -65,7 +65,7 @@ def observation_of(kind: Kind, tag: Tag) -> Any:
     image = np.arange(8 * 9 * 3, dtype=np.uint8).reshape(8, 9, 3)
     image[0, 0], image[7, 8] = (env, episode, step), (step, env, episode)
     if kind == "stack":
-        return np.ascontiguousarray(image[..., 0]) + np.uint8(env * 31 + episode * 5 + step)
+        return image[None, ..., 0] + np.uint8(env * 31 + episode * 5 + step)
     return image if kind == "image last" else np.ascontiguousarray(np.moveaxis(image, -1, 0))
 
 
@@ -98,11 +98,7 @@ def action_of(action: Action, tag: Tag) -> Any:
     number = tag.episode * 5 + tag.step * 3 + tag.env
     if action == "discrete":
         return np.int64(number % 4)
-    if action == "box":
-        return np.array([(number % 5 - 2) / 2, number % 3 - 1, number % 6 % 5], np.float32)
-    if action == "many":
-        return np.array([number % 3, number % 2], np.int64)
-    return np.array([number % 2, number // 2 % 2], np.int8)
+    return np.array([(number % 5 - 2) / 2, number % 3 - 1, number % 6 % 5], np.float32)
 
 
 def row_of(observation: Any, n: int) -> Any:
@@ -169,39 +165,3 @@ def vector_env(
 ) -> SyncVectorEnv:
     """The envs as a Collector takes them."""
     return SyncVectorEnv(makers(kind, action, envs), autoreset_mode=mode)
-
-
-class Step(NamedTuple):
-    """One step of the list of episodes."""
-
-    before: Tag
-    after: Tag
-    terminated: bool
-    truncated: bool
-
-    @property
-    def is_over(self) -> bool:
-        return self.terminated or self.truncated
-
-
-def steps_of(env: int, count: int) -> list[Step]:
-    """The first steps of an env, episode after episode."""
-    plan, found, episode = PLANS[env % 3], list[Step](), 0
-    while len(found) < count:
-        length, end = plan[episode % len(plan)]
-        for t in range(length):
-            over = t == length - 1
-            flags = over and end != "truncated", over and end != "terminated"
-            found.append(Step(Tag(env, episode, t), Tag(env, episode, t + 1), *flags))
-        episode += 1
-    return found[:count]
-
-
-def rows_of(env: int, count: int, mode: AutoresetMode) -> list[Step | None]:
-    """The places in the first rows of an env's rollouts; None where it resets."""
-    found: list[Step | None] = []
-    for step in steps_of(env, count):
-        found.append(step)
-        if step.is_over and mode is AutoresetMode.NEXT_STEP:
-            found.append(None)
-    return found[:count]

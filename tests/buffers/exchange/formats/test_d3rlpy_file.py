@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from support.exchanged_stores import (
     episodes_of,
     imported,
     refused,
-    store_of,
     tagged_store,
 )
 from support.notes import assert_notes, has_note
@@ -92,20 +90,6 @@ def test_images_are_channels_first_and_vectors_keep_their_shape() -> None:
     assert as_is["observations_0"].shape == (1, 6, 5, 3)
 
 
-@pytest.mark.parametrize("end", [End.TERMINATED, End.NONE])
-def test_an_episode_without_a_step_has_one_row_and_no_transition(end: End) -> None:
-    replay = SequenceReplayBuffer()
-    replay.bind(Spec((VECTOR, DISCRETE, REWARD), "observation", "action"), {})
-    rows = {f.name: np.ones((1, *f.shape), f.dtype) for f in replay.spec.fields}
-    replay.add([Chunk(0, 0, 5, end, rows, {}, starts_late=True)])
-    file = written(replay)
-    assert file["observations_0"].tolist() == [[1, 1, 1]]
-    assert (file["actions_0"].tolist(), file["rewards_0"].tolist()) == ([[0]], [[0]])
-    assert not file["terminated_0"]
-    back, _ = imported("d3rlpy", "out.h5")
-    assert [episode.rows for episode in episodes_of(back)] == [1]
-
-
 @pytest.mark.parametrize("rows", [1, 6, 7, 12, 50])
 def test_long_columns_are_written_a_batch_at_a_time(
     rows: int, monkeypatch: pytest.MonkeyPatch
@@ -116,15 +100,6 @@ def test_long_columns_are_written_a_batch_at_a_time(
     with h5py.File("batches.h5", "w") as file:
         hdf5_columns.put_column(file, "x", values, compress=True)
         assert np.array_equal(file["x"][()], values)
-
-
-def test_notes_name_the_frame_picker_and_the_omitted_observations() -> None:
-    replay = tagged_store(STACKED)
-    report = export_episodes(replay, "d3rlpy", "some.h5")
-    picker = r"d3rlpy\.dataset\.FrameStackTransitionPicker\(3\)"
-    assert re.search(rf"observation.*single frames.*{picker}.*zeros", report.notes[0])
-    assert re.search(r"last observations.*terminated.*\b3\b", report.notes[-1])
-    assert "d3rlpy.dataset.ReplayBuffer.load(file" in report.loading
 
 
 def test_actions_that_nobody_took_are_told() -> None:
@@ -143,28 +118,6 @@ def test_actions_that_nobody_took_are_told() -> None:
     replay.add([Chunk(1, 0, 0, End.TERMINATED, rows)])
     report = export_episodes(replay, "d3rlpy", "all.h5")
     assert not has_note(report.notes, "action_size")
-
-
-@pytest.mark.parametrize(
-    ("fields", "layout"),
-    [
-        ((Field("action", "int64", (2,), "raw"),), "action"),
-        ((Field("action", "float32", (2, 2), "raw"),), "action"),
-        ((Field("action", "bool", (), "raw"),), "action"),
-        ((Field("action/a", "int64", (), "raw"),), {"a": "action/a"}),
-    ],
-)
-def test_unsupported_actions_are_refused(fields: tuple[Field, ...], layout: Any) -> None:
-    replay = store_of([VECTOR, *fields, REWARD], action=layout)
-    with pytest.raises(ValueError, match=rf"action.*d3rlpy.*{fields[0].dtype}.*{fields[0].name}"):
-        export_episodes(replay, "d3rlpy", "out.h5")
-    assert not list(Path().iterdir())
-
-
-def test_actions_below_zero_are_refused() -> None:
-    replay = store_of([VECTOR, DISCRETE, REWARD], {"action": np.array([-1, 0])})
-    with pytest.raises(ValueError, match=r"'action'.*\b0\b.*got -1"):
-        export_episodes(replay, "d3rlpy", "out.h5")
 
 
 # --- foreign files
@@ -224,10 +177,6 @@ def test_observations_of_several_parts_are_read_as_a_tuple() -> None:
     [
         ({"rewards_1": np.zeros((3, 2), np.float32)}, r"episode 1\b.*rewards.*\(3, 2\)"),
         (
-            {"actions_1": np.zeros((3, 2), np.float32)},
-            r"episode 1\b.*action int64 \(\).*action float32 \(2,\)",
-        ),
-        (
             {"observations_1": np.zeros((3, 5), np.float32)},
             r"episode 1\b.*observation float32 \(2,\).*observation float32 \(5,\)",
         ),
@@ -252,9 +201,6 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     refused("d3rlpy", "flat.h5", r"flat\.h5.*d3rlpy 2")
     write_foreign(two_episodes(), version="2.0")
     refused("d3rlpy", "foreign.h5", r"foreign\.h5.*2\.1 .*got 2\.0")
-
-
-def test_episodes_with_more_than_the_four_columns_are_refused() -> None:
     write_foreign(two_episodes())
     with h5py.File("foreign.h5", "a") as file:
         del file["columns"]

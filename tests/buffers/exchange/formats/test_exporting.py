@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 from pathlib import Path
 
@@ -14,14 +13,11 @@ from stepwell.buffers.bridges import (
     ExportReport,
     ImportReport,
     export_episodes,
-    format_names,
     import_episodes,
 )
 from stepwell.buffers.exchange.formats import npz
-from stepwell.buffers.exchange.formats.format import format_of
 from support.exchanged_stores import episodes_of, imported, refused, tagged_store
 from support.notes import assert_notes
-from support.source_tree import PACKAGE, tree_of
 
 
 def entries(folder: Path) -> list[str]:
@@ -78,6 +74,8 @@ def test_a_store_is_not_exported_into_itself(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=r"two/inside.*outside of .*/two\b"):
             export_episodes(replay, "npz", store / "inside")
     assert not (store / "inside").exists()
+    with pytest.raises(NotEnoughData, match=r"replay in RAM.*\b0\b"):
+        export_episodes(SequenceReplayBuffer(), "npz", tmp_path / "out")
 
 
 def interrupted(report: ExportReport | ImportReport) -> None:
@@ -99,19 +97,6 @@ def test_an_export_that_fails_leaves_nothing(
     with pytest.raises(OSError, match=r"Errno 28\b.*/out'"):
         export_episodes(tagged_store(), "npz", tmp_path / "out")
     assert entries(tmp_path) == []
-
-
-def test_a_part_folder_of_another_program_is_refused_and_kept(tmp_path: Path) -> None:
-    (tmp_path / "out.part").mkdir()
-    (tmp_path / "out.part" / "notes").write_text("precious")
-    with pytest.raises(ValueError, match=r"/out\.part .*\bnotes\b"):
-        export_episodes(tagged_store(), "npz", tmp_path / "out")
-    assert entries(tmp_path) == ["out.part", "out.part/notes"]
-
-
-def test_an_empty_replay_has_nothing_to_export(tmp_path: Path) -> None:
-    with pytest.raises(NotEnoughData, match=r"replay in RAM.*\b0\b"):
-        export_episodes(SequenceReplayBuffer(), "npz", tmp_path / "out")
 
 
 def test_an_import_needs_a_new_replay(tmp_path: Path) -> None:
@@ -167,31 +152,6 @@ def test_an_import_that_fails_keeps_whole_episodes_and_notes_the_count(
     assert_notes(caught.value.__notes__, rf"\b{len(kept)} episodes.*\b{steps} steps")
     for one, whole in zip(kept, episodes_of(source), strict=False):
         assert np.array_equal(one.observation, whole.observation)
-
-
-def test_several_stores_are_exported_as_one(tmp_path: Path) -> None:
-    for name in "ab":
-        export_episodes(tagged_store(), "npz", tmp_path / f"from-{name}")
-        with SequenceReplayBuffer(tmp_path / name) as replay:
-            import_episodes("npz", tmp_path / f"from-{name}", replay)
-    with SequenceReplayBuffer.open([tmp_path / "a", tmp_path / "b"]) as both:
-        report = export_episodes(both, "npz", tmp_path / "both")
-        numbers = [one.metadata["number"] for one in episodes_of(both)]
-    back, _ = imported("npz", tmp_path / "both")
-    assert report.episodes == 12
-    assert [one.metadata["number"] for one in episodes_of(back)] == numbers
-
-
-def test_each_format_in_a_file_is_registered() -> None:
-    folder = PACKAGE / "buffers" / "exchange" / "formats"
-    written = {
-        node.name
-        for file in folder.rglob("*.py")
-        for node in tree_of(file).body
-        if isinstance(node, ast.ClassDef) and "Format" in map(ast.unparse, node.bases)
-    }
-    assert {type(format_of(name)).__name__ for name in format_names()} == written
-    assert all(format_of(name).name == name for name in format_names())
 
 
 @pytest.mark.parametrize(

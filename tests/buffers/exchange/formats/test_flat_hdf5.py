@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from stepwell.buffers import End, Episode
-from stepwell.buffers.bridges import ImportReport, export_episodes
+from stepwell.buffers.bridges import ImportReport
 from support.exchanged_stores import episodes_of, imported, refused
 from support.notes import assert_notes, has_note
 
@@ -201,11 +201,6 @@ def test_demonstrations_of_states_alone_are_refused_with_the_script_that_helps()
     refused("hdf5", PATH, r"demo_0.*'obs'.*dataset_states_to_obs\.py")
 
 
-def test_demonstrations_of_another_form_are_refused() -> None:
-    robomimic(actions=lambda rows: np.zeros((rows, rows)))
-    refused("hdf5", PATH, r"demo_2.*action float64 \(1,\).*action float64 \(3,\)")
-
-
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
@@ -224,11 +219,6 @@ def test_demonstrations_of_another_form_are_refused() -> None:
 def test_columns_that_do_not_fit_are_refused(changes: dict[str, Any], match: str) -> None:
     with pytest.raises(ValueError, match=match):
         read(flat(**changes))
-
-
-def test_rewards_that_float64_rounds_are_reported() -> None:
-    report, _ = read(flat(rewards=np.full(N, 2**53 + 1)))
-    assert has_note(report.notes, r"rewards rounded to float64: 6, by 1 ")
 
 
 def test_memory_is_bounded_by_the_episode_and_checked_first() -> None:
@@ -271,10 +261,3 @@ def test_other_files_are_refused_with_advice() -> None:
     for name in ("minari", "npz"):
         with pytest.raises((ValueError, FileNotFoundError), match=r"format hdf5"):
             imported(name, PATH)
-
-
-def test_nothing_is_written_in_this_format() -> None:
-    _, _ = read(flat())
-    replay, _ = imported("hdf5", PATH)
-    with pytest.raises(ValueError, match=r"'hdf5'.*only read"):
-        export_episodes(replay, "hdf5", "out.hdf5")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stepwell.buffers import Chunk, End, Field, SequenceReplayBuffer
+from stepwell.buffers import End, Field, SequenceReplayBuffer
 from stepwell.buffers.bridges import ImportReport, export_episodes, import_episodes
 from stepwell.buffers.exchange.formats.file_columns import FileColumn
 from stepwell.buffers.exchange.formats.lerobot import RunningStats, episode_stats
@@ -26,7 +26,6 @@ from support.exchanged_stores import (
     tagged_store,
 )
 from support.notes import has_note
-from support.rows.lerobot_frames import expected_frames
 
 pa = pytest.importorskip("pyarrow", reason="needs pyarrow")
 pq = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow")
@@ -37,15 +36,6 @@ STATE = Field("observation", "int32", (3,), "narrow")
 def rows_of(folder: Path, pattern: str = "data/*/*.parquet") -> list[dict[str, Any]]:
     files = sorted(folder.glob(pattern))
     return [row for file in files for row in pq.ParquetFile(file).read().to_pylist()]
-
-
-def test_each_frame_is_a_step_of_its_episode(tmp_path: Path) -> None:
-    replay = tagged_store(STATE)
-    export_episodes(replay, "lerobot", tmp_path / "out", options={"fps": 5})
-    frames = expected_frames(replay, fps=5)
-    for frame in frames:
-        frame["observation.state"] = frame.pop("observation").tolist()
-    assert rows_of(tmp_path / "out") == frames
 
 
 def test_metadata_describes_episodes_and_features(tmp_path: Path) -> None:
@@ -84,44 +74,11 @@ def test_metadata_describes_episodes_and_features(tmp_path: Path) -> None:
     assert task == {"task_index": 0, "task": "walk to the door"}
 
 
-def test_tasks_are_the_index_for_pandas(tmp_path: Path) -> None:
-    pandas = pytest.importorskip("pandas", reason="needs pandas")
-    export_episodes(tagged_store(STATE), "lerobot", tmp_path / "out", options={"task": "stand"})
-    tasks = pandas.read_parquet(tmp_path / "out" / "meta" / "tasks.parquet")
-    assert (tasks.index.tolist(), tasks["task_index"].tolist()) == (["stand"], [0])
-    assert tasks.index.name == "task"
-
-
 def showing(
     fields: list[Field], names: dict[str, str], rows: dict[str, np.ndarray] | None = None
 ) -> SequenceReplayBuffer:
     """An episode of 3 steps; rows are zeros where they are not given."""
     return store_of([*fields, DISCRETE, REWARD], rows, count=4, observation=names)
-
-
-def test_colliding_names_are_refused(tmp_path: Path) -> None:
-    fields = [Field(f"observation/{name}", "float32", (2,), "raw") for name in ("a.b", "a/b")]
-    replay = showing(fields, {"a.b": "observation/a.b", "a/b": "observation/a/b"})
-    with pytest.raises(
-        ValueError, match=r"'observation/a\.b'.*'observation/a/b'.*'observation\.a\.b'"
-    ):
-        export_episodes(replay, "lerobot", tmp_path / "out")
-
-
-def test_episodes_without_a_step_are_left_out(tmp_path: Path) -> None:
-    replay = tagged_store(STATE, episodes=2)
-    single = {name: rows[:1] for name, rows in episodes_of(replay)[0].fields.items()}
-    replay.add([Chunk(7, 0, 0, End.PENDING, single, {})])
-    more = dict(episodes_of(replay)[1].fields)
-    replay.add([Chunk(8, 0, 0, End.TERMINATED, more, {})])
-    exported, *_ = check_format("lerobot", tmp_path / "out", replay)
-    assert has_note(exported.notes, r"\b1\b.*without a step")
-    indices = [frame["episode_index"] for frame in rows_of(tmp_path / "out")]
-    assert indices == [0, 1, 1, 2, 2]
-    nothing = tagged_store(STATE, episodes=0)
-    nothing.add([Chunk(0, 0, 0, End.NONE, single, {})])
-    with pytest.raises(ValueError, match=r"LeRobot.*env step.*none"):
-        export_episodes(nothing, "lerobot", tmp_path / "nothing")
 
 
 def test_a_full_file_is_followed_by_a_new_one(tmp_path: Path) -> None:
@@ -242,12 +199,6 @@ def test_frames_in_another_order_and_missing_ones_are_refused(tmp_path: Path) ->
             read(tmp_path)
 
 
-def test_a_feature_of_rewards_that_is_named_must_be_there(tmp_path: Path) -> None:
-    foreign(tmp_path)
-    with pytest.raises(ValueError, match=r"'rward'.*option reward\b"):
-        read(tmp_path, reward="rward")
-
-
 def test_invalid_data_sets_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"nowhere.*LeRobot"):
         read(tmp_path / "nowhere")
@@ -264,20 +215,6 @@ def test_invalid_data_sets_are_refused(tmp_path: Path) -> None:
     (tmp_path / "meta" / "info.json").write_text(json.dumps(info), "utf-8")
     with pytest.raises(ValueError, match=r"observation\..*observation\.images\.top.*videos"):
         read(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("options", "value"), [({"fps": 0}, "0, 100"), ({"file_mb": 0}, "30, 0"), ({"task": ""}, "''")]
-)
-def test_invalid_options_are_refused(options: dict[str, Any], value: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=rf"fps.*file_mb.*task.*got .*{value}"):
-        export_episodes(tagged_store(), "lerobot", tmp_path / "out", options=options)
-
-
-def test_empty_rows_are_refused(tmp_path: Path) -> None:
-    replay = showing([Field("observation", "float32", (0,), "raw")], {"x": "observation"})
-    with pytest.raises(ValueError, match=r"'observation'.*\(0,\).*LeRobot"):
-        export_episodes(replay, "lerobot", tmp_path / "out")
 
 
 # Versions 2.0 and 2.1
@@ -447,30 +384,6 @@ def test_an_export_of_an_env_comes_back_with_its_shapes_and_spaces(
             )
     assert back.spec.observation == replay.spec.observation  # a tuple of Blackjack's, too
     assert back.sessions[0]["spaces"] == replay.sessions[0]["spaces"]
-
-
-def test_the_parts_of_an_export_keep_their_names(tmp_path: Path) -> None:
-    kinds: dict[str, tuple[str, tuple[int, ...]]] = {
-        "state": ("float32", (1,)),
-        "arm/joint": ("float64", ()),
-        "eye": ("uint8", (16, 16, 3)),
-        "a.b": ("int64", (1, 1)),
-    }
-    fields = [Field(f"observation/{name}", *kind, "raw") for name, kind in kinds.items()]
-    layout: dict[str, Any] = {
-        "state": "observation/state",
-        "arm": {"joint": "observation/arm/joint"},
-        "eye": "observation/eye",
-        "a.b": "observation/a.b",
-    }
-    for number, names in enumerate((layout, {"state": "observation/state"})):
-        chosen = fields if number == 0 else fields[:1]
-        replay = showing(chosen, names)
-        export_episodes(replay, "lerobot", tmp_path / str(number))
-        back, _ = read(tmp_path / str(number))
-        assert back.spec.observation == names
-        for field in chosen:
-            assert back.spec[field.name].shape == field.shape
 
 
 def test_a_changed_table_of_names_is_refused(tmp_path: Path) -> None:

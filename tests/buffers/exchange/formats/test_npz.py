@@ -59,13 +59,6 @@ def test_a_foreign_folder_is_read(tmp_path: Path) -> None:
     assert second.fields["info/lives"].tolist() == [0, 1, 2]
 
 
-def test_files_are_episodes_in_the_order_of_their_numbers(tmp_path: Path) -> None:
-    for number in range(12):
-        save(tmp_path / f"episode_{number}.npz", {**arrays(2), "actions": np.array([number, 0])})
-    replay, _ = imported("npz", tmp_path)
-    assert [episode.action[0] for episode in episodes_of(replay)] == list(range(12))
-
-
 def save(file: Path, columns: dict[str, np.ndarray]) -> None:
     np.savez(file, **cast("dict[str, Any]", columns))
 
@@ -83,14 +76,9 @@ def arrays(steps: int = 2) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        (
-            {"observations": np.zeros((2, 2))},
-            r"a\.npz.*'observation'.*\b3 rows.*\b2 rewards.*\(2, 2\)",
-        ),
         ({"rewards": np.zeros((2, 1))}, r"a\.npz.*rewards.*\[T\].*\(2, 1\)"),
         ({"actions": np.array(["a", "b"])}, r"a\.npz.*'action'.*<U1"),
         ({"speed": np.zeros(2)}, r"a\.npz.*observation, action.*'speed'.*info/speed"),
-        ({"terminations": np.ones(2, np.bool_)}, r"a\.npz.*terminations.*step 0"),
         ({"observations/x": np.zeros(3)}, r"a\.npz.*'observation'.*'observation/.*both"),
     ],
 )

@@ -6,12 +6,10 @@ recording; frames with and without stacks.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
-import gymnasium as gym
 import numpy as np
 import pytest
 
@@ -22,113 +20,77 @@ from support.envs.recorded_envs import Listed, frames, recorded, traces
 
 pq = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow")
 
-Steps: TypeAlias = "list[tuple[Any, Any, float, bool, bool]]"
-"""Observation, action, reward, terminated and truncated of each step."""
 
-ENVS = {
-    "traces": (traces, False),
-    "frames": (frames, False),
-    "stacks": (lambda: frames(3), True),
-    "frames of stacks": (lambda: frames(3), False),
-}
+class Case(NamedTuple):
+    """A replay, its episodes, the option `stack`, and the observations that are written of each."""
+
+    replay: SequenceReplayBuffer
+    listed: list[Listed]
+    stack: bool
+    shown: list[list[Any]]
+
+
+@pytest.fixture(params=["traces", "frames", "stacks", "frames of stacks"])
+def case(request: pytest.FixtureRequest) -> Case:
+    name: str = request.param
+    replay, listed = recorded(traces() if name == "traces" else frames(3 if "stack" in name else 1))
+    assert len(listed) > 8
+    assert any(one.is_cut for one in listed)
+    newest = -1 if name == "frames of stacks" else slice(None)
+    shown = [[plain(seen[newest]) for seen in one.observations] for one in listed]
+    return Case(replay, listed, name == "stacks", shown)
 
 
 def plain(value: Any) -> Any:
     return np.asarray(value).tolist()
 
 
-def steps_of(listed: Listed, newest: bool) -> Steps:
-    """The steps of an episode; with ``newest`` only the newest frame of each stack."""
-    observations = [one[-1] if newest else one for one in listed.observations]
-    return [
-        (plain(observation), plain(action), reward, terminated, truncated)
-        for observation, action, reward, terminated, truncated in zip(
-            observations[:-1],
-            listed.actions,
-            listed.rewards,
-            listed.terminated,
-            listed.truncated,
-            strict=True,
-        )
-    ]
-
-
-def final(listed: Listed, newest: bool) -> Any:
-    last = listed.observations[-1]
-    return plain(last[-1] if newest else last)
-
-
-@pytest.fixture(params=ENVS)
-def case(request: pytest.FixtureRequest) -> tuple[SequenceReplayBuffer, list[Listed], bool, bool]:
-    """A replay, its episodes, the option `stack`, and whether only newest frames are written."""
-    name: str = request.param
-    make, stack = ENVS[name]
-    makers: Sequence[Callable[[], gym.Env[Any, Any]]] = make()
-    replay, listed = recorded(makers)
-    assert len(listed) > 8
-    assert any(one.is_cut for one in listed)
-    if name == "traces":
-        ends = {(*one.terminated[-1:], *one.truncated[-1:]) for one in listed}
-        assert len(ends) >= 4
-    return replay, listed, stack, name == "frames of stacks"
-
-
-def grouped(rows: list[dict[str, Any]], key: str) -> Iterator[tuple[int, list[dict[str, Any]]]]:
-    for number, group in itertools.groupby(rows, key=lambda row: int(row[key])):
-        yield number, list(group)
-
-
-def rows_of(files: Iterator[Path]) -> list[dict[str, Any]]:
+def rows_of(files: Iterable[Path]) -> list[dict[str, Any]]:
     return [row for file in sorted(files) for row in pq.ParquetFile(file).read().to_pylist()]
 
 
-def test_parquet_tables_equal_what_the_envs_did(
-    case: tuple[SequenceReplayBuffer, list[Listed], bool, bool], tmp_path: Path
-) -> None:
-    replay, listed, stack, newest = case
-    options = {"stack": stack, "next_observation": True}
-    export_episodes(replay, "parquet", tmp_path / "out", options=options)
-    steps = dict(grouped(rows_of((tmp_path / "out" / "data").glob("*")), "episode"))
-    ends = rows_of(tmp_path.glob("out/episodes.parquet"))
-    names = ("observation", "action", "reward", "terminated", "truncated")
-    for number, (episode, end) in enumerate(zip(listed, ends, strict=True)):
-        found = steps.get(number, [])
-        assert [tuple(row[name] for name in names) for row in found] == steps_of(episode, newest)
-        assert [row["step"] for row in found] == list(range(episode.steps))
-        assert [row["is_first"] for row in found] == [step == 0 for step in range(episode.steps)]
-        assert {row["stream"] for row in found} <= {end["stream"]}
-        columns = {*names, "episode", "stream", "step", "is_first", "next_observation"}
-        assert all(row.keys() == columns for row in found)
-        frame = plain(np.asarray(episode.observations[-1])[-1]) if stack else final(episode, newest)
-        assert end["final/observation"] == frame
-        after = [row["next_observation"] for row in found]
-        shown = [one[-1] if newest else one for one in episode.observations]
-        assert after == [plain(one) for one in shown[1:]]
-        assert end["return"] == pytest.approx(sum(episode.rewards))
-        assert end["cut"] == episode.is_cut
-
-
-def assert_steps(steps: list[dict[str, Any]], episode: Listed, newest: bool) -> None:
-    """Assert that RLDS steps equal those of an episode."""
-    observations = [one[-1] if newest else one for one in episode.observations]
-    assert [plain(step["observation"]) for step in steps] == [plain(one) for one in observations]
-    assert [plain(step["action"]) for step in steps[:-1]] == [plain(a) for a in episode.actions]
-    assert [float(step["reward"]) for step in steps] == [*episode.rewards, 0.0]
-    count = len(steps)
-    assert [bool(step["is_first"]) for step in steps] == [True, *[False] * (count - 1)]
-    assert [bool(step["is_last"]) for step in steps] == [*[False] * (count - 1), True]
-    is_terminal = any(episode.terminated)
-    assert [bool(step["is_terminal"]) for step in steps] == [*[False] * (count - 1), is_terminal]
-    assert [float(step["discount"]) for step in steps] == [
-        *(1.0 - flag for flag in episode.terminated),
-        0.0,
+def test_parquet_tables_equal_what_the_envs_did(case: Case, tmp_path: Path) -> None:
+    options = {"stack": case.stack, "next_observation": True}
+    export_episodes(case.replay, "parquet", tmp_path / "out", options=options)
+    known = zip(case.listed, case.shown, case.replay.iter_episodes(), strict=True)
+    assert rows_of((tmp_path / "out" / "data").glob("*")) == [
+        {
+            "episode": number,
+            "stream": episode.stream,
+            "step": step,
+            "is_first": step == 0,
+            "observation": shown[step],
+            "next_observation": shown[step + 1],
+            "action": plain(one.actions[step]),
+            "reward": one.rewards[step],
+            "terminated": one.terminated[step],
+            "truncated": one.truncated[step],
+        }
+        for number, (one, shown, episode) in enumerate(known)
+        for step in range(one.steps)
     ]
+    ends = rows_of([tmp_path / "out" / "episodes.parquet"])
+    for end, one, shown in zip(ends, case.listed, case.shown, strict=True):
+        assert end["final/observation"] == (shown[-1][-1] if case.stack else shown[-1])
+        assert end["return"] == pytest.approx(sum(one.rewards))
+        assert end["cut"] == one.is_cut
 
 
-def test_live_rlds_steps_equal_what_the_envs_did(
-    case: tuple[SequenceReplayBuffer, list[Listed], bool, bool],
-) -> None:
-    replay, listed, stack, newest = case
-    for episode, expected in zip(rlds_episodes(replay, stack=stack), listed, strict=True):
+def test_live_rlds_steps_equal_what_the_envs_did(case: Case) -> None:
+    episodes = rlds_episodes(case.replay, stack=case.stack)
+    for episode, one, shown in zip(episodes, case.listed, case.shown, strict=True):
+        before_last = [False] * one.steps
+        expected = {
+            "observation": shown,
+            "action": plain(one.actions),
+            "reward": [*one.rewards, 0],
+            "is_first": [number == 0 for number in range(one.steps + 1)],
+            "is_last": [*before_last, True],
+            "is_terminal": [*before_last, any(one.terminated)],
+            "discount": [*(1 - over for over in one.terminated), 0],
+        }
         for _ in range(2):
-            assert_steps(list(episode["steps"]), expected, newest)
+            steps = list(episode["steps"])
+            found = {name: [plain(step[name]) for step in steps] for name in expected}
+            found["action"].pop()  # the last one has no meaning
+            assert found == expected

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -219,19 +215,3 @@ def test_a_wrong_token_is_told(hub: Hub, store: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("HF_TOKEN", "hf_other")
     with pytest.raises(OSError, match=r"401.*hf auth login"):
         push(store, "user/data")
-
-
-def test_a_killed_push_goes_on(hub: Hub, store: Path, environment: dict[str, str]) -> None:
-    arguments = [sys.executable, "-m", "stepwell.collectors.cli"]
-    running: list[Any] = []
-    hub.faults.cut_uploads = 1
-    hub.faults.at_cut = lambda: running[0].send_signal(signal.SIGKILL)
-    running.append(subprocess.Popen([*arguments, "push", store, "user/data"], env=environment))
-    assert running[0].wait() == -signal.SIGKILL
-    assert set(hub.repos["user/data"].files()) == {".gitattributes"}
-    sent = set(hub.large)
-    hub.uploads.clear()
-    hub.faults.cut_uploads = None
-    subprocess.run([*arguments, "push", store, "user/data", "-q"], env=environment, check=True)
-    assert not sent & set(hub.uploads)
-    assert "manifest.json" in hub.repos["user/data"].files()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from typing import Any
 
 import numpy as np
@@ -11,62 +10,8 @@ import pytest
 from gymnasium import spaces
 
 import stepwell as sw
-from stepwell.buffers.libraries.sb3.models import ActionForm, count_sb3_steps, sb3_env
-from stepwell.buffers.libraries.sb3.policy import sb3_policy
-from stepwell.buffers.libraries.sb3.replay import as_sb3_replay
-from stepwell.buffers.libraries.sb3.rollout import to_sb3_rollout
+from stepwell.buffers.libraries.sb3.models import ActionForm, sb3_env
 from support.exchanged_stores import VECTOR, tagged_store
-from support.programs import run_python
-
-LIBRARIES = "stepwell.buffers.libraries"
-CALLS = {
-    "sb3_policy": f"from {LIBRARIES}.sb3.policy import sb3_policy as f; f(None)",
-    "count_sb3_steps": f"from {LIBRARIES}.sb3.models import count_sb3_steps as f; f(None, 1)",
-    "as_sb3_replay": f"from {LIBRARIES}.sb3.replay import as_sb3_replay as f; f(None, None)",
-    "to_sb3_rollout": f"from {LIBRARIES}.sb3.rollout import to_sb3_rollout as f; f(None, None)",
-    "to_cleanrl": f"from {LIBRARIES}.cleanrl import to_cleanrl as f; f(None, None)",
-    "as_skrl_memory": f"from {LIBRARIES}.skrl_memory import as_skrl_memory as f; f(None)",
-}
-WITHOUT = """
-import sys
-
-class Missing:
-    def find_spec(self, name, path=None, target=None):
-        top = name.partition(".")[0]
-        if top in ("skrl", "stable_baselines3", "torch"):
-            raise ModuleNotFoundError(f"No module named {top!r}", name=top)
-
-sys.meta_path.insert(0, Missing())
-try:
-    CALL
-except ImportError as error:
-    print(error)
-"""
-
-
-@pytest.mark.proof
-@pytest.mark.parametrize("name", CALLS)
-def test_a_missing_library_is_named_with_the_command_that_installs_it(name: str) -> None:
-    call = CALLS[name].replace("; ", "\n    ")
-    run = run_python("-c", WITHOUT.replace("CALL", call))
-    others = {"to_cleanrl": ("PyTorch", "torch"), "as_skrl_memory": ("skrl", "skrl")}
-    library, extra = others.get(name, ("stable_baselines3", "sb3"))
-    assert re.search(rf"^{name} .*{library}.*pip install 'stepwell\[{extra}\]'$", run.stdout)
-
-
-def test_an_old_release_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("stable_baselines3", reason="needs stable_baselines3")
-    monkeypatch.setattr("importlib.metadata.version", lambda package: "2.3.2")
-    nothing: Any = None
-    for name, call in (
-        ("sb3_policy", lambda: sb3_policy(nothing)),
-        ("count_sb3_steps", lambda: count_sb3_steps(nothing, 1)),
-        ("as_sb3_replay", lambda: as_sb3_replay(nothing, nothing)),
-        ("to_sb3_rollout", lambda: to_sb3_rollout(nothing, nothing)),
-    ):
-        wanted = rf"^{name} .*stable-baselines3 2\.9 .*2\.3\.2.*pip install -U"
-        with pytest.raises(ImportError, match=wanted):
-            call()
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.int64])
@@ -116,20 +61,3 @@ def test_a_replay_without_spaces_makes_no_env() -> None:
     name: Any = "cartpole/random"
     with pytest.raises(TypeError, match=r"sb3_env.*replay.*\bstr\b.*load_dataset"):
         sb3_env(name)
-
-
-def test_a_model_of_that_env_learns_from_the_replay_and_steps_nothing() -> None:
-    stable_baselines3 = pytest.importorskip("stable_baselines3", reason="needs stable_baselines3")
-    replay = sw.SequenceReplayBuffer(seed=0)
-    envs = sw.make_vec("CartPole-v1", num_envs=2, num_workers=0)
-    with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0) as collector:
-        collector.collect(steps=60)
-    model = stable_baselines3.DQN("MlpPolicy", sb3_env(replay), buffer_size=1, device="cpu")
-    model.replay_buffer = as_sb3_replay(replay, model)
-    before = [part.detach().clone() for part in model.q_net.parameters()]
-    count_sb3_steps(model, 4, total_steps=4)
-    model.train(gradient_steps=4, batch_size=8)
-    after = list(model.q_net.parameters())
-    assert not any(bool((one == other).all()) for one, other in zip(before, after, strict=True))
-    with pytest.raises(RuntimeError, match=r"sb3_env.*call of reset"):
-        model.learn(10)

@@ -24,17 +24,11 @@ from support.libraries.sb3_envs import (
     KINDS,
     Action,
     Kind,
-    Step,
     Tag,
     TagEnv,
-    action_of,
     joined,
     makers,
     observation_of,
-    reward_of,
-    row_of,
-    rows_of,
-    tag_of,
     vector_env,
 )
 from support.rows.rollout_rows import (
@@ -53,13 +47,13 @@ import torch
 from stable_baselines3 import A2C, DQN, PPO
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import ConvertCallback
+from stable_baselines3.common.torch_layers import FlattenExtractor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from stepwell.buffers.libraries.sb3.policy import SB3Actor, sb3_policy
 from stepwell.buffers.libraries.sb3.rollout import to_sb3_rollout
 from stepwell.collectors.policies.as_policy import as_policy
 
-ALL_MODES = pytest.mark.parametrize("mode", list(AutoresetMode))
 NEXT_STEP, SAME_STEP = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP
 T, N, GAMMA, LAM = 7, 3, 0.75, 0.5
 SAME_ROWS = ("observations", "actions", "values", "log_probs", "episode_starts")
@@ -69,7 +63,7 @@ def model_of(kind: Kind = "vector", action: Action = "discrete", **options: Any)
     """A PPO with a small network for the env's observations."""
     policy = "MultiInputPolicy" if kind == "dict" else "MlpPolicy"
     # SB3's networks for images need larger ones.
-    images = {"normalize_images": True} if kind != "dict" else {}
+    extractor: Any = joined if kind == "dict" else FlattenExtractor
     chosen = {
         "n_steps": T,
         "batch_size": T,
@@ -77,85 +71,11 @@ def model_of(kind: Kind = "vector", action: Action = "discrete", **options: Any)
         "gamma": GAMMA,
         "gae_lambda": LAM,
         "seed": 3,
-        "policy_kwargs": {"net_arch": [8], **images, **_extractor(kind)},
+        "policy_kwargs": {"net_arch": [8], "features_extractor_class": extractor},
         "device": "cpu",
         **options,
     }
     return PPO(policy, DummyVecEnv(makers(kind, action)), **chosen)
-
-
-def _extractor(kind: Kind) -> dict[str, Any]:
-    from stable_baselines3.common.torch_layers import FlattenExtractor
-
-    return {"features_extractor_class": joined if kind == "dict" else FlattenExtractor}
-
-
-class TagPolicy:
-    """Actions, values and log-probabilities computed from the tag, all exact as float32."""
-
-    def __init__(self, kind: Kind, action: Action) -> None:
-        self.kind, self.action = kind, action
-
-    def tags(self, observation: Any) -> list[Any]:
-        count = len(next(iter(observation.values())) if self.kind == "dict" else observation)
-        return [tag_of(self.kind, row_of(observation, n)) for n in range(count)]
-
-    def value(self, observation: Any) -> np.ndarray:
-        return np.array([value_of(tag) for tag in self.tags(observation)], np.float32)
-
-    def __call__(self, observation: Any, is_first: np.ndarray) -> Any:
-        tags = self.tags(observation)
-        extras = {
-            "value": self.value(observation),
-            "log_prob": np.array([log_prob_of(tag) for tag in tags], np.float32),
-        }
-        chosen = np.stack([action_of(self.action, tag) for tag in tags])
-        if self.action == "box":  # the network's output is out of bounds
-            extras["raw_action"] = chosen * np.float32(2)
-        return chosen, extras
-
-
-def value_of(tag: Tag) -> float:
-    return tag.episode + tag.step / 8 - tag.env * 2
-
-
-def log_prob_of(tag: Tag) -> float:
-    return -(tag.episode / 4 + tag.step / 32 + tag.env)
-
-
-def expected_rows(rows: list[list[Step | None]]) -> dict[Any, tuple[float, float]]:
-    """Advantage and reward with bootstrap by tag, by the definition, for one rollout."""
-    found: dict[Any, tuple[float, float]] = {}
-    for column in rows:
-        later = 0.0
-        for t in reversed(range(len(column))):
-            step = column[t]
-            if step is None:
-                continue
-            reward = reward_of(step.before, action_of("discrete", step.before))
-            follows = 0.0 if step.terminated else value_of(step.after)
-            delta = reward + GAMMA * follows - value_of(step.before)
-            later = delta + (0.0 if step.is_over else GAMMA * LAM * later)
-            if t == len(column) - 1:
-                later = delta
-            is_added = step.truncated and not step.terminated
-            found[step.before] = later, reward + is_added * GAMMA * follows
-    return found
-
-
-def buffer_rows(buffer: Any, kind: Kind) -> dict[Any, dict[str, Any]]:
-    """The rows of a buffer that was not trained on yet, by their tags."""
-    found: dict[Any, dict[str, Any]] = {}
-    for t in range(buffer.buffer_size):
-        for n in range(buffer.n_envs):
-            names = ("actions", "rewards", "values", "log_probs", "advantages", "returns")
-            row = {name: getattr(buffer, name)[t, n] for name in names}
-            seen = buffer.observations
-            seen = {k: v[t, n] for k, v in seen.items()} if kind == "dict" else seen[t, n]
-            tag = tag_of(kind, seen)
-            assert tag not in found, f"{tag} twice"
-            found[tag] = {**row, "episode_starts": buffer.episode_starts[t, n]}
-    return found
 
 
 # Compared with SB3's own loop
@@ -192,84 +112,36 @@ def parts_of(value: Any) -> list[tuple[str, Any]]:
     return list(value.items()) if isinstance(value, dict) else [("", value)]
 
 
+NOISE: dict[str, Any] = {
+    "use_sde": True,
+    "policy_kwargs": {"net_arch": [8], "squash_output": True},
+}
+
+
 @pytest.mark.parametrize(
-    ("kind", "action"),
-    [(kind, "discrete") for kind in KINDS]
-    + [(kind, a) for kind in ("vector", "dict") for a in ACTIONS[1:]],
+    ("kind", "action", "options"),
+    [
+        *((kind, "discrete", {}) for kind in KINDS),
+        *((kind, a, {}) for kind in ("vector", "dict") for a in ACTIONS[1:]),
+        *(("vector", "box", {**NOISE, "sde_sample_freq": every}) for every in (-1, 3)),
+    ],
 )
-def test_rollouts_are_those_of_sb3s_own_loop(kind: Kind, action: Action) -> None:
-    theirs = collected_by_sb3(model_of(kind, action), 4)
-    model = model_of(kind, action)
+def test_rollouts_are_those_of_sb3s_own_loop(
+    kind: Kind, action: Action, options: dict[str, Any]
+) -> None:
+    theirs = collected_by_sb3(model_of(kind, action, **options), 4)
+    model = model_of(kind, action, **options)
     torch.manual_seed(11)
     with sw.Collector(vector_env(kind, action), sb3_policy(model), seed=0) as collector:
         for their in theirs:
-            buffer = to_sb3_rollout(collector.rollout(T), model)
+            rollout = collector.rollout(T)
+            buffer = to_sb3_rollout(rollout, model)
             assert buffer is model.rollout_buffer
             assert_same_rows(copied(buffer), their)
-
-
-def test_training_on_a_rollout_changes_the_model_as_sb3s_own_loop_does() -> None:
-    def trained(feed: Any) -> tuple[list[Any], list[Any]]:
-        model = model_of(n_epochs=3)
-        torch.manual_seed(5)
-        seen = feed(model)
-        return seen, [p.detach().clone() for p in model.policy.parameters()]
-
-    def by_sb3(model: Any) -> list[Any]:
-        _, callback = model._setup_learn(10 * T * N, ConvertCallback(lambda *_: True))
-        seen: list[Any] = []
-        for update in range(10):
-            model.collect_rollouts(model.env, callback, model.rollout_buffer, T)
-            model._update_current_progress_remaining(model.num_timesteps, 10 * T * N)
-            seen.append(model.num_timesteps)
-            np.random.seed(update)  # noqa: NPY002
-            model.train()
-        return seen
-
-    def by_stepwell(model: Any) -> list[Any]:
-        seen: list[Any] = []
-        with sw.Collector(vector_env("vector", "discrete"), sb3_policy(model), seed=0) as collector:
-            for update in range(10):
-                to_sb3_rollout(collector.rollout(T), model, total_steps=10 * T * N)
-                seen.append(model.num_timesteps)
-                np.random.seed(update)  # noqa: NPY002
-                model.train()
-        return seen
-
-    (counts, theirs), (own_counts, ours) = trained(by_sb3), trained(by_stepwell)
-    assert counts == own_counts
-    for one, other in zip(theirs, ours, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+            assert all(model.action_space.contains(row) for rows in rollout.action for row in rows)
 
 
 # Compared with the steps of the envs
-
-
-@ALL_MODES
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_real_step_is_trained_on_once_and_no_other_row(
-    kind: Kind, mode: AutoresetMode
-) -> None:
-    model, policy = model_of(kind), TagPolicy(kind, "discrete")
-    rows = [rows_of(env, 4 * T, mode) for env in range(N)]
-    with sw.Collector(vector_env(kind, "discrete", mode), policy, seed=0) as collector:
-        for turn in range(4):
-            here = [column[turn * T : (turn + 1) * T] for column in rows]
-            buffer = to_sb3_rollout(collector.rollout(T), model)
-            found, wanted = buffer_rows(buffer, kind), expected_rows(here)
-            assert found.keys() == wanted.keys()
-            for tag, (advantage, reward) in wanted.items():
-                row = found[tag]
-                assert int(row["actions"][0]) == action_of("discrete", tag)
-                assert row["values"] == value_of(tag)
-                assert row["log_probs"] == np.float32(log_prob_of(tag))
-                assert row["rewards"] == np.float32(reward)
-                assert row["episode_starts"] == (tag.step == 0)
-                assert row["advantages"] == pytest.approx(advantage, abs=1e-4)
-                assert row["returns"] == pytest.approx(advantage + value_of(tag), abs=1e-4)
-            assert buffer.full
-            assert buffer.size() == buffer.buffer_size
-            assert buffer.buffer_size * buffer.n_envs == len(wanted)
 
 
 def rollout_rows_model() -> Any:
@@ -281,14 +153,11 @@ def rollout_rows_model() -> Any:
         }
     )
 
-    class Shown(TagEnv):
-        def __init__(self) -> None:
-            super().__init__()
-            self.observation_space = space
-            self.action_space = spaces.Discrete(5)
-
+    replay = sw.SequenceReplayBuffer()
+    replay.writer((space, spaces.Discrete(5))).close()
+    env = sw.bridges.sb3_env(replay)
     return PPO(
-        "MultiInputPolicy", Shown(), n_steps=2, batch_size=2, gamma=GAMMA, gae_lambda=LAM, seed=0
+        "MultiInputPolicy", env, n_steps=2, batch_size=2, gamma=GAMMA, gae_lambda=LAM, seed=0
     )
 
 
@@ -335,6 +204,16 @@ def test_any_rollout_with_cuts_and_lost_rows_gives_the_advantages_of_the_definit
     buffer = to_sb3_rollout(rollout, model)
     wanted, mask = expected_advantages(columns, GAMMA, LAM), mask_of(columns)
     number = labels(*mask.shape)
+    kept = buffer.observations["place"].ravel()
+    starts, ended = rollout.is_first.copy(), rollout.terminated | rollout.truncated | rollout.cut
+    starts[1:] |= ended[:-1]
+    reward = np.nan_to_num(rollout.reward)
+    ends = rollout.bootstrap
+    for step, env, worth in zip(ends.step, ends.env, ends.value, strict=True):
+        if ended[step, env] and not rollout.terminated[step, env]:
+            reward[step, env] += np.float32(GAMMA * worth)
+    np.testing.assert_array_equal(buffer.episode_starts.ravel(), starts.ravel()[kept])
+    np.testing.assert_allclose(buffer.rewards.ravel(), reward.ravel()[kept], rtol=1e-6)
     seen: list[int] = []
     for batch in buffer.get(3):
         places = batch.observations["place"].numpy().ravel()
@@ -441,7 +320,7 @@ def test_a_model_of_one_env_trains_on_many_and_learn_still_works() -> None:
 
 @pytest.fixture
 def rollout() -> Rollout:
-    policy = TagPolicy("vector", "discrete")
+    policy = sb3_policy(model_of())
     with sw.Collector(vector_env("vector", "discrete"), policy, seed=0) as collector:
         return collector.rollout(T)
 
@@ -455,28 +334,24 @@ def refused(rollout: Rollout, model: Any, error: type[Exception], match: str, **
     assert getattr(model, "rollout_buffer", None) is buffer
 
 
-def test_a_rollout_of_another_length_is_refused(rollout: Rollout) -> None:
-    refused(rollout, model_of(n_steps=8, batch_size=8), ValueError, r"n_steps=8.*got 7\b")
-
-
-def test_another_action_space_is_refused(rollout: Rollout) -> None:
-    refused(rollout, model_of(action="many"), ValueError, r"action.*MultiDiscrete.*int64 \(\)")
-    far = dataclasses.replace(rollout, action=rollout.action + 2)
-    refused(far, model_of(), ValueError, r"action.*Discrete\(4\).*got .*4")
-
-
-def test_another_observation_space_is_refused(rollout: Rollout) -> None:
-    refused(rollout, model_of("many"), ValueError, r"observation.*int64 \(3,\).*float32 \(4,\)")
-    refused(rollout, model_of("dict"), ValueError, r"observation.*'discrete'.*'vector'.*ndarray")
-    wide = dataclasses.replace(rollout, observation=rollout.observation.astype(np.float64))
-    refused(wide, model_of(), ValueError, r"observation.*float32 \(4,\).*float64 \(4,\)")
-    part: Any = {"vector": rollout.observation}
-    refused(
-        dataclasses.replace(rollout, observation=part),
-        model_of(),
-        ValueError,
-        r"observation.*Box.*'vector'",
-    )
+def test_rollouts_that_do_not_fit_the_model_are_refused(rollout: Rollout) -> None:
+    seen: Any = rollout.observation
+    step, env, behind = (np.asarray(part)[:0] for part in rollout.bootstrap[:3])
+    for changes, model, match in (
+        ({}, model_of(n_steps=8, batch_size=8), r"n_steps=8.*got 7\b"),
+        ({}, model_of(action="many"), r"action.*MultiDiscrete.*int64 \(\)"),
+        ({"action": rollout.action + 2}, model_of(), r"action.*Discrete\(4\).*got .*4"),
+        ({}, model_of("many"), r"observation.*int64 \(3,\).*float32 \(4,\)"),
+        ({}, model_of("dict"), r"observation.*'discrete'.*'vector'.*ndarray"),
+        ({"observation": seen.astype(float)}, model_of(), r"float32 \(4,\).*float64 \(4,\)"),
+        ({"observation": {"vector": seen}}, model_of(), r"observation.*Box.*'vector'"),
+        (
+            {"bootstrap": Bootstrap(step, env, behind, None, np.zeros(0))},
+            model_of(),
+            r"bootstrap.*row 2 of env 0.*\b0\b",
+        ),
+    ):
+        refused(dataclasses.replace(rollout, **changes), model, ValueError, match)
 
 
 @pytest.mark.parametrize("name", ["value", "log_prob"])
@@ -496,17 +371,6 @@ def test_extras_must_be_present_finite_and_float32(rollout: Rollout, name: str) 
         model_of(),
         ValueError,
         r"bootstrap\.value.*\b6\b.*got None",
-    )
-
-
-def test_an_open_end_that_is_not_listed_is_refused(rollout: Rollout) -> None:
-    step, env, seen = (np.asarray(part)[:0] for part in rollout.bootstrap[:3])
-    nothing = Bootstrap(step, env, seen, None, np.zeros(0))
-    refused(
-        dataclasses.replace(rollout, bootstrap=nothing),
-        model_of(),
-        ValueError,
-        r"bootstrap.*row 2 of env 0.*\b0\b",
     )
 
 
@@ -532,14 +396,6 @@ def test_unsupported_models_are_refused(rollout: Rollout) -> None:
         sb3_policy(normalised)
 
 
-def test_recurrent_models_are_refused(rollout: Rollout) -> None:
-    model = model_of()
-    model.policy.lstm_actor = torch.nn.Identity()
-    refused(rollout, model, TypeError, r"to_sb3_rollout.*recurrent.*PPO")
-    with pytest.raises(TypeError, match=r"sb3_policy.*recurrent.*PPO"):
-        sb3_policy(model)
-
-
 class _Masked(PPO):
     """As sb3-contrib's MaskablePPO: its predict takes masks."""
 
@@ -547,21 +403,23 @@ class _Masked(PPO):
         raise AssertionError("played without masks")
 
 
-@pytest.mark.parametrize("place", ["model", "policy"])
-def test_models_that_need_masks_are_refused(place: str, rollout: Rollout) -> None:
-    model = model_of()
+@pytest.mark.parametrize("place", ["model", "policy", "state"])
+def test_models_that_need_masks_or_a_state_are_refused(place: str, rollout: Rollout) -> None:
+    model, what = model_of(), "action_masks"
     if place == "model":
         model.__class__ = _Masked
-    else:
+    elif place == "policy":
         model.policy.predict = partial(_Masked.predict, model)
-    refused(rollout, model, TypeError, rf"to_sb3_rollout.*{type(model).__name__}.*mask")
+    else:
+        model.policy.lstm_actor, what = torch.nn.Identity(), "recurrent policy"
+    refused(rollout, model, TypeError, rf"to_sb3_rollout.*{type(model).__name__}.*{what}")
     for name, call in (
         ("sb3_policy", sb3_policy),
         ("sb3_policy", as_policy),
         ("as_sb3_replay", lambda model: sw.bridges.as_sb3_replay(sw.SequenceReplayBuffer(), model)),
         ("count_sb3_steps", lambda model: sw.bridges.count_sb3_steps(model, 1)),
     ):
-        with pytest.raises(TypeError, match=rf"{name}.*{type(model).__name__}.*action_masks"):
+        with pytest.raises(TypeError, match=rf"{name}.*{type(model).__name__}.*{what}"):
             call(model)
 
 
@@ -586,18 +444,6 @@ def test_the_envs_must_take_the_models_actions() -> None:
     envs.close()
 
 
-def test_images_become_channels_first_as_views() -> None:
-    model = model_of("image last")
-    with sw.Collector(vector_env("image last", "discrete"), sb3_policy(model), seed=0) as collector:
-        rollout = collector.rollout(T)
-    buffer = to_sb3_rollout(rollout, model)
-    assert buffer.observations.shape == (T, N, 3, 8, 9)
-    assert np.shares_memory(buffer.observations, rollout.observation)
-    tag = tag_of("image last", rollout.observation[2, 1])
-    shown = np.moveaxis(observation_of("image last", tag), -1, 0)
-    np.testing.assert_array_equal(buffer.observations[2, 1], shown)
-
-
 def test_the_policy_acts_as_sb3_does() -> None:
     model = model_of("vector", "box", policy_kwargs={"log_std_init": 2.0, "net_arch": [8]})
     policy = sb3_policy(model)
@@ -607,37 +453,5 @@ def test_the_policy_acts_as_sb3_does() -> None:
     space = model.action_space
     np.testing.assert_array_equal(action, np.clip(extras["raw_action"], space.low, space.high))
     assert (action != extras["raw_action"]).any()
-    _, log_prob, _ = model.policy.evaluate_actions(
-        torch.from_numpy(observation), torch.from_numpy(extras["raw_action"])
-    )
-    np.testing.assert_allclose(log_prob.detach(), extras["log_prob"], rtol=1e-5)
     best, _ = cast("Any", sb3_policy(model, deterministic=True))(observation, np.ones(N, bool))
     np.testing.assert_array_equal(best, model.predict(observation, deterministic=True)[0])
-
-
-def test_state_dependent_noise_is_resampled_at_sde_sample_freq() -> None:
-    model = model_of("vector", "box", use_sde=True, sde_sample_freq=3)
-    drawn: list[int] = []
-    model.policy.reset_noise = drawn.append
-    policy = cast("Any", sb3_policy(model))
-    model.policy.action_dist.sample_weights(model.policy.log_std, N)
-    observation = np.zeros((N, 4), np.float32)
-    for _ in range(7):
-        policy(observation, np.zeros(N, bool))
-    assert len(drawn) == 1 + 3  # before the first, the fourth and the last row
-    assert set(drawn) == {N}
-
-
-@pytest.mark.parametrize("every", [-1, 3])
-def test_state_dependent_noise_and_squashed_actions_are_those_of_sb3s_own_loop(every: int) -> None:
-    net = {"net_arch": [8], "squash_output": True}
-    options = {"use_sde": True, "sde_sample_freq": every, "policy_kwargs": net}
-    theirs = collected_by_sb3(model_of("vector", "box", **options), 3)
-    model = model_of("vector", "box", **options)
-    torch.manual_seed(11)
-    with sw.Collector(vector_env("vector", "box"), sb3_policy(model), seed=0) as collector:
-        for their in theirs:
-            rollout = collector.rollout(T)
-            assert_same_rows(copied(to_sb3_rollout(rollout, model)), their)
-            space = model.action_space
-            assert all(space.contains(row) for row in rollout.action.reshape(-1, 3))

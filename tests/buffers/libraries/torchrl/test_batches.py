@@ -207,30 +207,6 @@ def leaves(tree: Any) -> list[Any]:
     )
 
 
-@pytest.mark.parametrize("vectorized", [False, True])
-@pytest.mark.parametrize("rows", ["steps", "grid"])
-@pytest.mark.parametrize("mode", MODES)
-def test_gae_equals_the_rollouts_advantages(
-    mode: AutoresetMode, rows: Any, vectorized: bool
-) -> None:
-    from torchrl.objectives.value import GAE
-
-    gae = GAE(gamma=0.97, lmbda=0.9, value_network=None, vectorized=vectorized)
-    collector = Play(mode=mode).collector()
-    for _ in range(3):
-        rollout = collector.rollout(steps=13)
-        found = gae(to_tensordict(rollout, rows=rows))
-        advantage, returns = rollout.advantages(0.97, 0.9)
-        for name, expected in (("advantage", advantage), ("value_target", returns)):
-            mine = found[name][..., 0].numpy()
-            if rows == "grid":
-                np.testing.assert_allclose(
-                    mine.T[rollout.mask], expected[rollout.mask], rtol=1e-4, atol=2e-4
-                )
-            else:
-                np.testing.assert_allclose(mine, expected.T[rollout.mask.T], rtol=1e-4, atol=2e-4)
-
-
 @settings(max_examples=examples(60), deadline=None)
 @given(rollouts())
 def test_gae_is_right_for_any_rollout(columns: list[Column]) -> None:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import random
 import shutil
-import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from zlib import crc32
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import stepwell as sw
 from stepwell.buffers import (
@@ -25,11 +23,13 @@ from stepwell.buffers import (
     StoreTooNew,
     verify,
 )
-from stepwell.buffers.bridges.publish import pull
+from stepwell.buffers.bridges.publish import pull, push
+from stepwell.buffers.exchange.publish import uploader
 from stepwell.buffers.exchange.publish.objects import Objects
 from stepwell.buffers.exchange.publish.uploader import Uploader
 from stepwell.buffers.testing import Recording, assert_holds
 from support.cloud.faulty_objects import Place
+from support.cloud.schedule import run_schedule
 from support.disk_stores import create, filled
 
 PULL = sys.modules[pull.__module__]
@@ -93,49 +93,6 @@ def test_a_url_is_not_opened_and_the_way_is_told(reader: str, tmp_path: Path) ->
         READERS[reader](URL, tmp_path / "store")
 
 
-@pytest.mark.parametrize("calls", [1, 3, 5])
-def test_a_pull_that_broke_off_goes_on(
-    calls: int, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(PULL, "_LARGE_BYTES", -1)  # one file after the other
-    filled(tmp_path / "store", 24)
-    upload(tmp_path / "store", place)
-    objects = place.connect()
-    objects.calls_left, objects.error = calls, lambda: ConnectionError("cut")
-    monkeypatch.setattr(PULL, "Objects", lambda url: objects)
-    with pytest.raises(ConnectionError, match="cut"):
-        pull(URL, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-    before = [call for call in objects.calls if call.startswith("get segments/")][:-1]
-    objects.calls.clear()
-    pull(URL, tmp_path / "out")
-    assert not set(before) & set(objects.calls)
-    assert files_of(tmp_path / "out") == files_of(tmp_path / "store")
-
-
-KILLED = """
-import os, signal, sys
-from stepwell.buffers.bridges.publish import pull
-def stop(done, of):
-    if done > of // 2:
-        os.kill(os.getpid(), signal.SIGKILL)
-pull(sys.argv[1], sys.argv[2], progress=stop)
-"""
-
-
-@pytest.mark.proof
-def test_a_killed_pull_goes_on(s3_url: str, tmp_path: Path) -> None:
-    filled(tmp_path / "store", 20)
-    Uploader(tmp_path / "store", Objects(s3_url)).upload()
-    killed = subprocess.run([sys.executable, "-c", KILLED, s3_url, tmp_path / "out"])
-    assert killed.returncode == -signal.SIGKILL
-    assert not (tmp_path / "out").exists()
-    report = pull(s3_url, tmp_path / "out")
-    assert report.fetched_bytes < report.nbytes
-    assert files_of(tmp_path / "out") == files_of(tmp_path / "store")
-    assert set(os.listdir(tmp_path)) == {"store", "out"}
-
-
 def test_a_pull_meets_an_eviction_and_goes_on_with_the_newer_rows(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,34 +116,20 @@ def test_a_pull_meets_an_eviction_and_goes_on_with_the_newer_rows(
             assert len(pulled.index) == len(storage.index)
 
 
-@pytest.mark.proof
-def test_a_changed_byte_is_told_and_nothing_is_left(place: Place, tmp_path: Path) -> None:
-    filled(tmp_path / "store", 6)
-    upload(tmp_path / "store", place)
-    whole, rng = dict(place.objects), random.Random(0)
-    for _ in range(100):
-        name = rng.choice(sorted(whole))
-        data = bytearray(whole[name])
-        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
-        place.objects[name] = bytes(data)
-        with pytest.raises((StoreCorrupt, StoreTooNew, OSError)):
-            pull(URL, tmp_path / "out")
-        assert not (tmp_path / "out").exists()
-        shutil.rmtree(tmp_path / "out.part", ignore_errors=True)  # it would go on with that
-        place.objects[name] = whole[name]
-    pull(URL, tmp_path / "out")
-
-
-@pytest.mark.parametrize("change", ["missing", "short", "empty"])
+@pytest.mark.parametrize("change", ["missing", "short", "empty", "flipped"])
 def test_an_object_that_is_not_whole_is_told(change: str, place: Place, tmp_path: Path) -> None:
     filled(tmp_path / "store", 6)
     upload(tmp_path / "store", place)
     for name in sorted(place.objects):
         data = place.objects.pop(name)
         if change != "missing":
-            place.objects[name] = b"" if change == "empty" else data[: len(data) // 2]
+            half = data[: len(data) // 2]
+            other = bytes([data[len(half)] ^ 1]) + data[len(half) + 1 :]
+            changed = {"short": half, "empty": b"", "flipped": half + other}
+            place.objects[name] = changed[change]
         with pytest.raises((StoreCorrupt, StoreNotFound, OSError), match=URL):
             pull(URL, tmp_path / "out")
+        assert not (tmp_path / "out").exists()
         shutil.rmtree(tmp_path / "out.part", ignore_errors=True)
         place.objects[name] = data
     pull(URL, tmp_path / "out")
@@ -227,14 +170,9 @@ def test_a_manifest_that_no_uploader_has_written_is_refused(
     forged(place, lambda body: body.update(FORGERIES[forgery]))
     with pytest.raises(StoreCorrupt, match=r"manifests/manifest-00000000\.json"):
         pull(URL, tmp_path / "other")
-
-
-def test_a_manifest_of_a_later_version_says_so(place: Place, tmp_path: Path) -> None:
-    filled(tmp_path / "store", 1)
-    upload(tmp_path / "store", place)
     forged(place, lambda body: body.update(least_reader=99))
     with pytest.raises(StoreTooNew, match="upgrade stepwell"):
-        pull(URL, tmp_path / "out")
+        pull(URL, tmp_path / "other")
 
 
 def test_a_folder_of_another_store_is_not_uploaded_to_the_same_place(
@@ -276,3 +214,98 @@ def test_a_store_that_an_earlier_version_has_uploaded_is_pulled(
         place.objects[name.replace(".bin", ".heads")] = b"heads"
     pull(URL, tmp_path / "out")
     assert files_of(tmp_path / "out") == files_of(tmp_path / "store")
+
+
+PUSH = sys.modules[push.__module__]
+
+
+def test_a_segment_that_is_evicted_after_it_was_sent_is_no_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    place = Place()
+    monkeypatch.setattr(PUSH, "Objects", lambda url, is_writer: place.connect())
+    recording = Recording()
+    with create(tmp_path / "store", capacity=100) as storage:
+        for _ in range(12):
+            storage.add([recording.chunk(0, 20, End.TERMINATED)])
+        first, second, *_ = sorted((tmp_path / "store").glob("segment-*"))
+
+        def write_on(done: int, of: int) -> None:
+            while second.exists():
+                storage.add([recording.chunk(0, 20, End.TERMINATED)])
+
+        report = push(tmp_path / "store", "s3://bucket/run", progress=write_on)
+    gone = [data for name, data in place.objects.items() if f"/{first.stem}-" in name]
+    assert len(gone) == 1
+    assert len(report.sent) == report.files + 1
+    assert first.name in report.sent
+    assert report.sent_bytes == report.nbytes + len(gone[0])
+
+
+@pytest.mark.parametrize("name", ["new", "a/b/new"])
+def test_a_dry_run_to_a_new_folder_says_so_and_makes_nothing(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("obstore")
+    filled(tmp_path / "store")
+    url = f"file://{tmp_path}/{name}"
+    planned = push(tmp_path / "store", url, dry_run=True)
+    assert planned.is_new
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["store"]
+    pushed = push(tmp_path / "store", url)
+    assert pushed.is_new
+    assert (planned.sent, planned.sent_bytes) == (pushed.sent, pushed.sent_bytes)
+    assert not push(tmp_path / "store", url, dry_run=True).is_new
+
+
+def test_a_refused_push_makes_no_folder(tmp_path: Path) -> None:
+    pytest.importorskip("obstore")
+    url = f"file://{tmp_path}/new"
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(ValueError, match="got nothing there"):
+        push(tmp_path / "store", url)
+    with pytest.raises(ValueError, match="expected a store"):
+        push(tmp_path / "file", url)
+    with pytest.raises(FileNotFoundError, match=r"/file: expected a folder there, got a file"):
+        push(tmp_path / "store", f"file://{tmp_path}/file")
+    filled(tmp_path / "store")
+    segment = tmp_path / "store" / "segment-00000000.bin"
+    segment.write_bytes(segment.read_bytes()[:-1])
+    with pytest.raises(StoreCorrupt):
+        push(tmp_path / "store", url)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["file", "store"]
+
+
+@pytest.mark.parametrize("name", ["a#b", "a?b=c", "a%41", "ä b", "a%"])
+def test_a_path_in_a_url_is_taken_as_typed(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("obstore")
+    filled(tmp_path / "store")
+    push(tmp_path / "store", f"file://{tmp_path}/{name}")
+    assert {each.name for each in tmp_path.iterdir()} == {"store", name}
+    assert {each.name for each in (tmp_path / name).iterdir()} == {"manifests", "segments"}
+    pull(f"file://{tmp_path}/{name}", tmp_path / "again")
+    for path in (tmp_path / "again").iterdir():
+        assert path.read_bytes() == (tmp_path / "store" / path.name).read_bytes()
+
+
+@pytest.mark.parametrize("place", [None, 5])
+def test_what_is_no_place_is_refused(place: object, tmp_path: Path) -> None:
+    filled(tmp_path / "store")
+    with pytest.raises(TypeError, match=rf"or a URL, got {place}; correct it"):
+        push(tmp_path / "store", place)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=rf"or a URL, got {place}; correct it"):
+        pull(place, tmp_path / "out")  # type: ignore[arg-type]
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.proof
+@given(st.integers(0, 10**9))
+def test_pulls_get_what_was_stored_and_no_less_than_was_acknowledged(seed: int) -> None:
+    run_schedule(seed)
+
+
+def test_schedules_upload_and_are_refused_often_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A test of the test: the claims above would hold if nothing ever happened.
+    monkeypatch.setattr(uploader, "_MANIFESTS_KEPT", 2)
+    schedules = [run_schedule(seed) for seed in range(20)]
+    assert sum(each.wins for each in schedules) > 60
+    assert sum(each.refusals for each in schedules) > 10
+    assert sum(len(each.truth) for each in schedules) > 400

@@ -1,12 +1,11 @@
-"""to_tianshou_batch, to_tianshou_buffer, from_tianshou: every step is one that an env took."""
+"""Batches, buffers and replays for Tianshou: every step is one that an env took."""
 
 from __future__ import annotations
 
-import importlib.metadata
-import sys
 from dataclasses import replace
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
@@ -15,18 +14,60 @@ from hypothesis import strategies as st
 
 import stepwell as sw
 from stepwell.buffers import Episode, SpecMismatch
-from support.envs.logged_envs import PLAN, Kind, Play, place_of, same_tree
+from support.envs.logged_envs import (
+    PLAN,
+    Kind,
+    Logged,
+    Play,
+    log_prob_of,
+    numbers,
+    place_of,
+    same_tree,
+)
 from support.examples import examples
-from support.libraries.tianshou_rows import assert_step, plain
 
+torch = pytest.importorskip("torch", reason="needs torch")
 pytest.importorskip("tianshou", reason="needs tianshou")
 
-from stepwell.buffers.libraries.tianshou.batches import (
+from stepwell.buffers.libraries.tianshou.batches import (  # noqa: E402
     from_tianshou,
-    load_tianshou,
     to_tianshou_batch,
     to_tianshou_buffer,
 )
+from stepwell.buffers.libraries.tianshou.replay import as_tianshou_replay  # noqa: E402
+
+
+def plain(value: Any) -> Any:
+    """A Batch as dicts."""
+    if hasattr(value, "get_keys"):
+        return {key: plain(value[key]) for key in value.get_keys()}
+    return np.asarray(value)
+
+
+def assert_step(row: Any, play: Play, *, has_next: bool = True) -> Logged:
+    """A row is a step that was logged, and nothing else stands in it."""
+    observation = plain(row.obs)
+    step = play.steps[place_of(observation)]
+    cut = bool(row.info.cut)
+    assert same_tree(observation, step.observation)
+    if has_next:
+        assert same_tree(plain(row.obs_next), step.following)
+    assert row.act == step.action
+    assert np.asarray(row.act).dtype == np.int64
+    assert row.rew == step.reward
+    assert np.asarray(row.rew).dtype == np.float64
+    assert bool(row.terminated) == step.terminated
+    assert bool(row.truncated) == (step.truncated or cut)
+    assert bool(row.done) == (step.terminated or step.truncated or cut)
+    assert row.info.lives == place_of(observation)[2] + 1
+    seen = numbers(
+        {"place": np.asarray(observation["place"])[None]}
+        if isinstance(observation, dict)
+        else observation[None]
+    )
+    assert row.policy.log_prob == log_prob_of(seen)[0]
+    return step
+
 
 KINDS: tuple[Kind, ...] = ("vector", "dict", "stack-zero", "stack-repeat")
 MODES = (AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP)
@@ -79,21 +120,6 @@ def test_next_is_the_following_step_of_the_episode() -> None:
         assert place_of(after.obs) == (env, episode, number if is_over else number + 1)
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_a_rollout_becomes_a_buffer_for_on_policy_algorithms(mode: AutoresetMode) -> None:
-    play = Play(mode=mode)
-    collector = play.collector()
-    for _ in range(3):
-        rollout = collector.rollout(steps=12)
-        buffer = to_tianshou_buffer(rollout)
-        assert len(buffer) == rollout.steps
-        assert not len(buffer.unfinished_index())
-        for row in buffer[:]:
-            step = assert_step(row, play, has_next=False)
-            if not step.terminated:
-                assert same_tree(plain(row.obs_next), step.following)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_episode_that_lost_its_first_rows_gives_its_known_steps(kind: Kind) -> None:
     play = Play(kind, num_envs=1, plan=[(30, "truncated"), (8, "terminated")])
@@ -123,24 +149,6 @@ def test_tianshous_gae_equals_the_rollouts_advantages(mode: AutoresetMode) -> No
         place = rollout.mask.T
         np.testing.assert_allclose(advantage, mine.T[place], rtol=1e-4, atol=2e-4)
         np.testing.assert_allclose(returns, theirs.T[place], rtol=1e-4, atol=2e-4)
-
-
-def test_next_stacks_made_by_tianshou_differ_from_the_envs() -> None:
-    """Therefore stacks are stored in full: Tianshou's next stacks are wrong in the first rows."""
-    play = Play("stack-repeat", num_envs=1, plan=[(6, "terminated")])
-    full = to_tianshou_buffer(play.replay(steps=6))
-    singles = data().VectorReplayBuffer(20, 1, stack_num=3)
-    for row in full[:]:
-        frames = data().Batch(row)
-        frames.obs, frames.obs_next = row.obs[-1], row.obs_next[-1]
-        singles.add(data().Batch.stack([frames]), buffer_ids=np.array([0]))
-    mine, theirs = full[:], singles[:]
-    assert (theirs.obs == mine.obs).all()
-    assert (theirs.obs_next != mine.obs_next).reshape(len(mine), -1).any(axis=1).tolist() == [
-        True,
-        True,
-        *([False] * (len(mine) - 2)),
-    ]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -237,14 +245,11 @@ def test_a_buffer_filled_by_tianshous_collector_is_stored_exactly() -> None:
     for episode in replay.iter_episodes():
         env, number, t = place_of(episode.observation[0])
         steps = logs[env].episodes[number]
-        assert (episode.stream, episode.first_row, t) == (env, 0, 0)
-        assert episode.steps == len(steps)
-        for step, row, action, reward in zip(
-            steps, episode.observation, episode.action, episode.reward[1:], strict=False
-        ):
-            assert same_tree(row, step.observation)
-            assert (action, reward) == (step.action, step.reward)
-        assert same_tree(episode.observation[-1], steps[-1].following)
+        assert (episode.stream, episode.first_row, t, episode.steps) == (env, 0, 0, len(steps))
+        shown = [*(step.observation for step in steps), steps[-1].following]
+        assert same_tree(episode.observation, np.stack(shown))
+        assert episode.action[:-1].tolist() == [step.action for step in steps]
+        assert episode.reward[1:].tolist() == [step.reward for step in steps]
         assert bool(episode.terminated[-1]) == steps[-1].terminated
         assert bool(episode.truncated[-1]) == steps[-1].truncated
 
@@ -318,17 +323,120 @@ def test_buffers_that_cannot_be_stored_are_refused() -> None:
     assert from_tianshou(data().ReplayBuffer(5), again) == 0
 
 
-def test_without_tianshou_the_error_gives_the_install_command(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_samples_are_steps_that_the_env_took(kind: Kind, n_step: int) -> None:
+    play = Play(kind)
+    buffer = as_tianshou_replay(play.replay(), n_step=n_step)
+    assert len(buffer) == len(play.steps)
+    seen: set[tuple[int, int, int]] = set()
+    for _ in range(5):
+        batch, indices = buffer.sample(100)
+        assert not len(buffer.unfinished_index())
+        for _ in range(n_step):
+            for row in buffer[indices]:
+                seen.add(place_of(assert_step(row, play).observation))
+            if n_step > 1 and _ < n_step - 1:
+                after = buffer.next(indices)
+                for row, following in zip(buffer[indices], buffer[after], strict=True):
+                    env, episode, t = place_of(plain(row.obs))
+                    is_over = t + 1 == len(play.logs[env].episodes[episode])
+                    assert place_of(plain(following.obs)) == (env, episode, t + (not is_over))
+                    assert bool(row.done) == is_over
+                assert (
+                    buffer.prev(after)
+                    == np.where(after > indices, indices, after - (after % n_step > 0))
+                ).all()
+                indices = after
+        assert len(batch) == 100
+    assert seen == set(play.steps)
+    assert play.cuts
+
+
+@pytest.mark.parametrize("n_step", [1, 2, 4])
+def test_tianshous_n_step_returns_equal_those_of_the_envs_steps(n_step: int) -> None:
+    from tianshou.algorithm.algorithm_base import Algorithm
+
+    weights = np.array([3, 5, 0.25, 1, 0.125])
+    play = Play()
+    replay = play.replay()
+
+    def value(buffer: Any, indices: np.ndarray) -> Any:
+        return torch.from_numpy(buffer[indices].obs_next @ weights)
+
+    buffers: list[Any] = [as_tianshou_replay(replay, n_step=n_step), to_tianshou_buffer(replay)]
+    for buffer in buffers:
+        batch, indices = buffer.sample(200)
+        found = Algorithm.compute_nstep_return(batch, buffer, indices, value, 0.9, n_step)
+        for row, mine in zip(batch, found.returns.flatten().tolist(), strict=True):
+            env, episode, t = place_of(row.obs)
+            steps = play.logs[env].episodes[episode][t : t + n_step]
+            expected = sum(0.9**i * step.reward for i, step in enumerate(steps))
+            if not steps[-1].terminated:
+                expected += 0.9 ** len(steps) * float(steps[-1].following @ weights)
+            assert mine == pytest.approx(expected)
+
+
+def dqn(n_step: int = 1) -> Any:
+    from tianshou.algorithm.modelfree.dqn import DQN, DiscreteQLearningPolicy
+    from tianshou.algorithm.optim import AdamOptimizerFactory
+    from tianshou.utils.net.common import Net
+
+    net = Net(state_shape=(5,), action_shape=4, hidden_sizes=[8])
+    policy = DiscreteQLearningPolicy(model=net, action_space=gym.spaces.Discrete(4))
+    optim = AdamOptimizerFactory(lr=1e-3)
+    return DQN(policy=policy, optim=optim, n_step_return_horizon=n_step, target_update_freq=3)
+
+
+def test_the_algorithms_errors_become_priorities() -> None:
+    from tianshou.utils.torch_utils import policy_within_training_step
+
+    updates: list[tuple[np.ndarray, np.ndarray]] = []
+
+    class PriorityRecorder(sw.SequenceReplayBuffer):
+        def update_priorities(self, ids: np.ndarray, priorities: np.ndarray) -> int:
+            updates.append((ids, priorities))
+            return super().update_priorities(ids, priorities)
+
+    replay, play = PriorityRecorder(seed=0), Play()
+    with sw.Collector(play.envs, sw.RandomPolicy(), replay, seed=0) as collector:
+        collector.collect(steps=60)
+    for n_step in (1, 2):
+        buffer = as_tianshou_replay(replay, n_step=n_step, draw="priorities")
+        algorithm = dqn(n_step)
+        with policy_within_training_step(algorithm.policy):
+            algorithm.update(buffer, sample_size=16)
+        ids, errors = updates[-1]
+        assert ids.shape == errors.shape == (16,)
+        again = replay.take(sw.Transitions(16), ids)
+        assert (again.observation == buffer[np.arange(16) * n_step].obs).all()
+    assert not hasattr(as_tianshou_replay(replay), "update_weight")
+    batch, _ = buffer.sample(8)
+    assert batch.weight.shape == (8,)
+
+
+def test_invalid_indices_and_arguments_are_refused() -> None:
     replay = Play().replay()
-    batch = replay.sample_transitions(4)
-    load_tianshou.cache_clear()
-    monkeypatch.setattr(importlib.metadata, "version", lambda package: "1.2.0")
-    with pytest.raises(ImportError, match=r"to_tianshou_batch .*tianshou 2\.0 .*1\.2\.0"):
-        to_tianshou_batch(batch)
-    monkeypatch.setitem(sys.modules, "tianshou.data", None)
-    monkeypatch.setitem(sys.modules, "tianshou", None)
-    for call in (lambda: to_tianshou_buffer(replay), lambda: from_tianshou([], replay)):
-        with pytest.raises(ImportError, match=r"pip install .*'stepwell\[tianshou\]'"):
-            call()
+    buffer = as_tianshou_replay(replay, n_step=2)
+    with pytest.raises(ValueError, match=r"n_step.*got 0"):
+        as_tianshou_replay(replay, n_step=0)
+    with pytest.raises(ValueError, match=r"as_tianshou_replay.*none.*\bsample\b"):
+        buffer.next(np.arange(3))
+    for size in (None, 0):
+        with pytest.raises(ValueError, match=rf"batch_size.*1.*got {size}"):
+            buffer.sample(size)
+    _, indices = buffer.sample(50)
+    after = buffer.next(indices)
+    with pytest.raises(ValueError, match=r"n_step.*\b2\b.*n_step_return_horizon"):
+        buffer.next(after)
+    with pytest.raises(ValueError, match=r"index.*0 to 99.*\b100\b"):
+        buffer[np.array([100])]
+    with pytest.raises(ValueError, match=r"index.*0 to 99.*slice\("):
+        buffer[:]
+    beyond = indices[after == indices] + 1
+    with pytest.raises(ValueError, match=rf"index.*\b{beyond[0]}\b.*next\(\)"):
+        buffer[beyond]
+    by_priority = as_tianshou_replay(replay, n_step=2, draw="priorities")
+    _, indices = by_priority.sample(4)
+    with pytest.raises(ValueError, match=r"update_weight.*\(3,\).*\(4,\)"):
+        by_priority.update_weight(indices, np.ones(3))

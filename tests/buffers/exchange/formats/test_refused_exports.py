@@ -1,0 +1,86 @@
+"""What a format cannot hold is refused in one sentence, and nothing is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stepwell.buffers import Field, SequenceReplayBuffer
+from stepwell.buffers.bridges import export_episodes
+from support.exchanged_stores import DISCRETE, REWARD, VECTOR, store_of
+from support.format_packages import require
+
+RESERVED = "reward, is_first, .*got "
+LONG = Field("observation", "int64", (), "raw")
+BOTH = "observation/x", "action/x"
+# By format: fields in place of the usual ones, or names of such of int64; rows; options; the error.
+CASES: dict[str, list[tuple[Any, dict[str, Any], dict[str, Any], str]]] = {
+    "d3rlpy": [
+        ([Field("action", "int64", (2,), "raw")], {}, {}, "action.*d3rlpy.*int64.*action"),
+        ([Field("action", "float32", (2, 2), "raw")], {}, {}, "action.*d3rlpy.*float32.*action"),
+        ([Field("action", "bool", (), "raw")], {}, {}, "action.*d3rlpy.*bool.*action"),
+        (["action/a"], {}, {}, "action.*d3rlpy.*int64.*action/a"),
+        ([], {"action": [-1, 0]}, {}, r"'action'.*\b0\b.*got -1"),
+    ],
+    "dreamerv3": [
+        (["observation/reward"], {}, {}, f"{RESERVED}'reward'"),
+        (["observation/stepid"], {}, {}, f"{RESERVED}'stepid'"),
+        (["observation/log/x"], {}, {}, f"{RESERVED}'log/x'"),
+        (["observation/x", "action/reset"], {}, {}, f"{RESERVED}'reset'"),
+        (BOTH, {}, {}, f"{RESERVED}'x'"),
+        (["observation/action"], {}, {}, f"{RESERVED}'action'"),
+        ([], {}, {"chunk": 0}, "option chunk.*1, got 0"),
+        (BOTH, {}, {"observation": "image"}, "option observation.*none.*got 'image'"),
+        ([], {}, {"observation": "reward"}, "got 'reward'.*option observation"),
+        ([LONG], {"observation": [2**31, 0]}, {}, r"episode 0\b.*'observation'.*0 to 2147483648"),
+        ([LONG], {"observation": [-(2**31) - 1, 1]}, {}, "'observation'.*int32.*-2147483649 to 1"),
+        ([], {"action": [2**31, 0]}, {}, r"episode 0\b.*'action'.*int32.*0 to 2147483648"),
+        ([], {"action": [-1, 0]}, {}, r"'action'.*\b0, got -1"),
+    ],
+    "lerobot": [
+        ([], {}, {"fps": 0}, "fps.*file_mb.*task.*got .*0, 100"),
+        ([], {}, {"file_mb": 0}, "fps.*file_mb.*task.*got .*30, 0"),
+        ([], {}, {"task": ""}, "fps.*file_mb.*task.*got .*''"),
+        ([Field("observation", "int8", (0,), "raw")], {}, {}, r"'observation'.*\(0,\).*LeRobot"),
+    ],
+    "parquet": [
+        ([], {}, {"file_mb": 0}, r"file_mb.*level.*1 to 22.*0 and 3\b"),
+        ([], {}, {"level": 0}, r"file_mb.*level.*1 to 22.*256 and 0\b"),
+        ([], {}, {"level": 23}, r"file_mb.*level.*1 to 22.*256 and 23\b"),
+        ([], {}, {"images": "jpeg"}, "option images.*png or array.*'jpeg'"),
+        ([Field("observation", "complex64", (2,), "raw")], {}, {}, "'observation'.*complex64"),
+        ([Field("observation", "int8", (1,) * 6, "raw")], {}, {}, r"'observation'.*\b5\b.*\(1, 1,"),
+    ],
+    "rlds": [
+        ([], {}, {"name": "a-b"}, r"rlds.*name.*file_mb.*'a-b' and 256\b"),
+        ([], {}, {"name": ""}, r"rlds.*name.*file_mb.*'' and 256\b"),
+        ([], {}, {"file_mb": 0}, r"rlds.*name.*file_mb.*'episodes' and 0\b"),
+        ([Field("info/x", "complex64", (), "raw")], {}, {}, "'info/x'.*complex64"),
+        (["observation/a", "observation/a/b"], {}, {}, "'steps/observation/a/b'"),
+    ],
+}
+
+
+def store(given: list[Field | str], rows: dict[str, Any]) -> SequenceReplayBuffer:
+    fields = [Field(one, "int64", (), "raw") if isinstance(one, str) else one for one in given]
+    for usual in (VECTOR, DISCRETE, REWARD):
+        if not any(field.kind == usual.kind for field in fields):
+            fields.append(usual)
+    layouts: dict[str, Any] = {}
+    for kind in ("observation", "action"):
+        names = {field.key: field.name for field in fields if field.kind == kind}
+        layouts[kind] = kind if kind in names.values() else names
+    return store_of(fields, {name: np.array(values) for name, values in rows.items()}, **layouts)
+
+
+@pytest.mark.parametrize("format_", CASES)
+def test_an_export_is_refused(format_: str) -> None:
+    require(format_)
+    for fields, rows, options, match in CASES[format_]:
+        with pytest.raises(ValueError, match=match) as refusal:
+            export_episodes(store(fields, rows), format_, "./out", options=options)
+        assert "\n" not in str(refusal.value)
+        assert list(Path().iterdir()) == []
