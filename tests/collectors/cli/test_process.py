@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import pty
 import re
 import signal
-import struct
 import subprocess
 import sys
-import termios
 import time
 from pathlib import Path
 
@@ -19,6 +15,7 @@ import pytest
 
 import stepwell as sw
 from support.programs import run_python
+from support.screen import in_terminal
 
 STEPWELL = [sys.executable, "-m", "stepwell.collectors.cli"]
 FOREVER = ["collect", "CartPole-v1", "--workers", "1", "--steps", "100M", "--out", "a"]
@@ -112,32 +109,12 @@ def test_a_reader_that_stops_reading_is_no_error() -> None:
 @pytest.mark.proof
 @pytest.mark.parametrize("columns", [50, 80])
 def test_in_a_terminal_no_line_is_wider_than_it(columns: int) -> None:
-    shown = in_terminal(
-        columns, "collect", "CartPole-v1", "--workers", "0", "--steps", "20k", "--out", "a"
-    )
-    frames = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line) for line in re.split(r"[\r\n]+", shown)]
+    arguments = "collect CartPole-v1 --workers 0 --steps 20k --out a".split()
+    program = f"from stepwell.collectors.cli.app import main; raise SystemExit(main({arguments}))"
+    shown = in_terminal(program, columns=columns)
+    assert shown.code == 0
+    lines = re.split(r"[\r\n]+", shown.raw)
+    frames = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line) for line in lines]
     assert any("/ 20,000 steps" in frame and frame.endswith(" left") for frame in frames)
     assert any("digest" in frame for frame in frames)
     assert max(map(len, frames)) <= columns
-
-
-def in_terminal(columns: int, *arguments: str) -> str:
-    """Return the output of a command in a terminal of that width."""
-    master, slave = pty.openpty()
-    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    environment = {**os.environ, "TERM": "xterm"}
-    for name in ("COLUMNS", "LINES", "NO_COLOR"):
-        environment.pop(name, None)
-    process = subprocess.Popen(
-        [*STEPWELL, *arguments], stdin=slave, stdout=slave, stderr=slave, env=environment
-    )
-    os.close(slave)
-    shown = b""
-    try:
-        while data := os.read(master, 65536):
-            shown += data
-    except OSError:  # the terminal's other end was closed
-        pass
-    os.close(master)
-    assert process.wait(timeout=60) == 0, shown
-    return shown.decode()
