@@ -20,6 +20,8 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
+import stepwell as sw
+
 if TYPE_CHECKING:
     from playwright.sync_api import ConsoleMessage, Locator, Page, Request
 
@@ -160,6 +162,18 @@ def open_episode(page: Page, key: str) -> None:
         "key => new URLSearchParams(location.hash.slice(1)).get('episode') === key", arg=key
     )
     page.locator("#episode #scrubber").wait_for()
+
+
+def scrub(page: Page, row: int, number: int = 0) -> None:
+    """Move the scrubber, and wait until the row of an image is painted."""
+    page.locator("#scrubber").fill(str(row))
+    page.locator(f"#frame-{number}[data-row='{row}']").wait_for()
+
+
+def episodes(folder: Path) -> list[Episode]:
+    """The episodes of a store."""
+    with sw.SequenceReplayBuffer.open(folder, read_only=True) as replay:
+        return list(replay.iter_episodes())
 
 
 def pictures(episode: Episode, name: str = "observation") -> npt.NDArray[np.uint8]:

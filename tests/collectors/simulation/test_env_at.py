@@ -32,6 +32,11 @@ def pong(num_workers: int, **settings: Any) -> SequenceReplayBuffer:
 
 
 @pytest.fixture(scope="module")
+def poles() -> SequenceReplayBuffer:
+    return recorded(sw.make_vec("CartPole-v1", 1, num_workers=0), 60)
+
+
+@pytest.fixture(scope="module")
 def saved_pong() -> SequenceReplayBuffer:
     return pong(0, snapshots=True)
 
@@ -143,18 +148,10 @@ def test_the_generator_of_the_env_is_in_the_same_state() -> None:
 
 
 @pytest.mark.proof
-def test_rows_of_an_atari_game(saved_pong: SequenceReplayBuffer) -> None:
+def test_rows_of_atari_games(saved_pong: SequenceReplayBuffer) -> None:
     check_some(saved_pong)
     check_some(saved_pong, use_snapshots=True)
-
-
-@pytest.mark.proof
-def test_rows_of_an_atari_game_from_a_worker_process() -> None:
-    check_some(pong(1, snapshots=True), use_snapshots=True)
-
-
-@pytest.mark.proof
-def test_rows_of_the_native_backend() -> None:
+    check_some(pong(1, snapshots=True), use_snapshots=True)  # of a worker process
     envs = sw.make_atari("Seaquest", 2, backend="native", max_frames=160)
     check_some(recorded(envs, 150))
 
@@ -225,14 +222,6 @@ def test_a_stack_of_frames_is_whole() -> None:
             env.close()
 
 
-def test_an_episode_branches() -> None:
-    replay = recorded(sw.make_vec("CartPole-v1", 1, num_workers=0), 60)
-    episode = next(replay.iter_episodes())
-    env, _, _ = sw.env_at(replay, episode.id, 3)
-    observation, *_ = env.step(1 - int(episode.action[3]))
-    assert not np.array_equal(observation, episode.observation[4])
-
-
 @pytest.mark.parametrize(
     ("episode", "row", "match"),
     [
@@ -244,41 +233,42 @@ def test_an_episode_branches() -> None:
         (0, 500, "row: .*500"),
     ],
 )
-def test_what_is_not_there_is_refused(episode: Any, row: Any, match: str) -> None:
-    replay = recorded(sw.make_vec("CartPole-v1", 1, num_workers=0), 60)
+def test_what_is_not_there_is_refused(
+    poles: SequenceReplayBuffer, episode: Any, row: Any, match: str
+) -> None:
     with pytest.raises(ValueError, match=match):
-        sw.env_at(replay, episode, row)
+        sw.env_at(poles, episode, row)
+    with pytest.raises(ValueError, match="snapshots=True"):
+        sw.env_at(poles, 0, use_snapshots=True)
 
 
-def test_the_row_of_an_end_is_refused() -> None:
-    replay = recorded(sw.make_vec("CartPole-v1", 1, num_workers=0), 60)
-    episode = next(replay.iter_episodes())
+def test_the_row_of_an_end_is_refused(poles: SequenceReplayBuffer) -> None:
+    episode = next(poles.iter_episodes())
     assert episode.end.is_final
     with pytest.raises(ValueError, match=f"row: .*0 to {episode.steps - 1}, got {episode.steps}"):
-        sw.env_at(replay, episode.id, episode.steps)
+        sw.env_at(poles, episode.id, episode.steps)
 
 
 @pytest.mark.parametrize("field", ["observation", "reward"])
-def test_an_env_that_shows_other_rows_is_refused(field: str) -> None:
+def test_an_env_that_shows_other_rows_is_refused(poles: SequenceReplayBuffer, field: str) -> None:
     def lie(chunk: Chunk) -> Chunk:
         rows = chunk.fields[field].copy()
         rows[4:5] += 1
         return changed_chunk(chunk, fields={**chunk.fields, field: rows})
 
-    replay = rewritten(recorded(sw.make_vec("CartPole-v1", 1, num_workers=0), 60), lie)
+    replay = rewritten(poles, lie)
     sw.env_at(replay, 0, 3)
     with pytest.raises(ValueError, match=f"{field} of row 4"):
         sw.env_at(replay, 0, 5)
 
 
-def test_an_episode_that_ends_before_its_stored_end_is_refused() -> None:
+def test_an_episode_that_ends_before_its_stored_end_is_refused(poles: SequenceReplayBuffer) -> None:
     def longer(chunk: Chunk) -> Chunk:
         fields = {name: np.concatenate([rows, rows]) for name, rows in chunk.fields.items()}
         return changed_chunk(chunk, fields=fields)
 
-    replay = recorded(sw.make_vec("CartPole-v1", 1, num_workers=0), 60)
-    end = next(replay.iter_episodes()).steps
-    replay = rewritten(replay, longer)
+    end = next(poles.iter_episodes()).steps
+    replay = rewritten(poles, longer)
     for row in (end, end + 1):
         with pytest.raises(ValueError, match=f"ends? .*row {end}|ended .*row {end}"):
             sw.env_at(replay, 0, row)
@@ -300,12 +290,6 @@ def test_a_snapshot_reaches_an_episode_that_no_seed_leads_to(
     with pytest.raises(ValueError, match="use_snapshots=True"):
         sw.env_at(replay, episode.id)
     check_rest(sw.env_at(replay, episode.id, 2, use_snapshots=True), episode, 2)
-
-
-def test_an_episode_without_a_snapshot_names_the_option() -> None:
-    replay = recorded(sw.make_vec("CartPole-v1", 1, num_workers=0), 30)
-    with pytest.raises(ValueError, match="snapshots=True"):
-        sw.env_at(replay, 0, use_snapshots=True)
 
 
 @pytest.mark.proof

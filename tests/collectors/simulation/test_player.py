@@ -91,17 +91,11 @@ def check_rows(replay: SequenceReplayBuffer, pieces: list[PlayedRows]) -> None:
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("lanes", [1, 2, 4])
-@pytest.mark.parametrize("reseed_steps", [None, 30])
-def test_the_rows_are_those_that_a_collector_stored(lanes: int, reseed_steps: int | None) -> None:
-    replay = nested(reseed_steps=reseed_steps)
-    check_rows(replay, played(replay, lanes=lanes))
-
-
-@pytest.mark.proof
-@given(piece=st.integers(1, 9), seed=st.integers(0, 5))
-def test_pieces_of_any_size_give_the_same_rows(piece: int, seed: int) -> None:
-    replay = nested(60 + seed, reseed_steps=20)
+@given(piece=st.integers(1, 9), seed=st.integers(0, 5), reseed_steps=st.sampled_from([None, 20]))
+def test_pieces_of_any_size_give_the_same_rows(
+    piece: int, seed: int, reseed_steps: int | None
+) -> None:
+    replay = nested(60 + seed, reseed_steps=reseed_steps)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(player_module, "PIECE_ROWS", piece)
         found = played(replay, lanes=1)
@@ -109,10 +103,11 @@ def test_pieces_of_any_size_give_the_same_rows(piece: int, seed: int) -> None:
     check_rows(replay, found)
 
 
-def test_large_rows_are_played_in_small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    replay = nested()
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_large_rows_are_played_in_small_pieces(lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    replay = nested(reseed_steps=30)
     monkeypatch.setattr(player_module, "_PIECE_BYTES", 2 * replay.spec.row_bytes)
-    found = played(replay, lanes=1)
+    found = played(replay, lanes=lanes)
     assert max(rows.rows for rows in found) == 2
     check_rows(replay, found)
 
