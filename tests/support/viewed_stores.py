@@ -297,7 +297,8 @@ def hostile(folder: Path) -> Path:
 
     def policy(observation: npt.NDArray[np.float32], is_first: Any) -> Any:
         zeros = np.zeros(len(observation), np.int64)
-        return zeros, {"<b>bold</b>": np.full(len(observation), np.nan, np.float32)}
+        nans = np.full(len(observation), np.nan, np.float32)
+        return zeros, {"<b>bold</b>": nans, HOSTILE[1]: nans}
 
     return cartpole(folder, policy, episodes=3, metadata=facts)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from hypothesis import strategies as st
 from typer.main import get_command
 
 import stepwell as sw
-from stepwell.collectors.cli import run_config
 from stepwell.collectors.cli.app import app
 from stepwell.collectors.cli.run_config import config_text
 from support.command_line import CommandLine
@@ -186,25 +184,3 @@ def test_a_printed_file_gives_every_option_again(
             assert table.get(name, "random") == value
         elif value is not None:
             assert str(table[name.replace("-", "_")]) == value
-
-
-def test_a_config_runs_nothing_by_itself(
-    stepwell: CommandLine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All of its values arrive as text, numbers and flags that the command line could have."""
-    seen: list[dict[str, object]] = []
-    original = run_config.read_config
-
-    def spy(path: Path, context: Any) -> dict[str, object]:
-        seen.append(original(path, context))
-        return seen[-1]
-
-    monkeypatch.setattr(run_config, "read_config", spy)
-    write(f"{RUN}rgb = true\ninfo = {{a = 1}}\nsticky = 0.5\n")
-    stepwell("collect --config run.toml")
-    (options,) = seen
-    plain = json.loads(json.dumps(options))
-    assert plain == options
-    for value in options.values():
-        texts = value if isinstance(value, list) else [value]
-        assert all(isinstance(text, str) or text is True for text in texts)
