@@ -7,6 +7,7 @@ import importlib.resources
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -76,9 +77,9 @@ class Viewer:
         """The text that it wrote to the standard error."""
         return self._log.read_text()
 
-    def close(self) -> int:
-        """End it, as Ctrl-C and a timeout do; its exit code."""
-        self._process.terminate()
+    def close(self, number: int = signal.SIGTERM) -> int:
+        """End it by a signal; its exit code."""
+        self._process.send_signal(number)
         try:
             code = self._process.wait(SECONDS)
         except subprocess.TimeoutExpired:

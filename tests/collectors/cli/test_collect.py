@@ -103,6 +103,10 @@ def test_a_failure_before_the_first_step_leaves_no_store(stepwell: CommandLine) 
         stepwell.refused(command, "raised ZeroDivisionError: planted at step 1")
         assert "kept" not in stepwell(command).err
         assert (Path("link").readlink(), Path("link2").readlink()) == (Path("there"), Path("link"))
+    stepwell.refused(
+        "collect mine:crash_at_once --num-envs 1 --workers 1 --steps 9 --out a",
+        "env 0: |fakes.py:| raised ZeroDivisionError: planted at step 1",
+    )
     assert stepwell.json(f"{CARTPOLE} --out link2")["steps"] >= 200
     assert DiskStorage.exists("there")
 

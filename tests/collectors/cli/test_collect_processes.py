@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import re
-import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
-import stepwell as sw
-from support.actor_hosts import descendants, left_of
 from support.command_line import CommandLine, has_parts
 
 POLE = "collect CartPole-v1 --num-envs 2 --steps 240 --seed 7"
@@ -77,21 +70,6 @@ def test_an_error_in_a_process_is_told_as_here(env: str, parts: str, stepwell: C
     stepwell.refused(f"collect {env} --processes 1 --steps 40 --out new", parts)
 
 
-def stored_steps(folder: str) -> int:
-    with sw.SequenceReplayBuffer.open(folder, read_only=True) as replay:
-        return replay.steps
-
-
-def actor_parts(pid: int) -> list[int]:
-    """The keepers and hosts of a run's actors."""
-    found = list[int]()
-    for one in descendants(pid):
-        with contextlib.suppress(OSError):
-            if b"run_keeper" in Path(f"/proc/{one}/cmdline").read_bytes():
-                found.append(one)
-    return found
-
-
 @pytest.mark.proof
 def test_a_process_that_died_is_told_and_changes_nothing(stepwell: CommandLine) -> None:
     stepwell.write(
@@ -109,28 +87,3 @@ def test_a_process_that_died_is_told_and_changes_nothing(stepwell: CommandLine) 
     told = stepwell(f"{command} --out b")
     assert (told.code, has_parts(told.out, "2 processes|1 died")) == (0, True), told
     assert f"digest {quiet['digest']}" in told.out
-
-
-@pytest.mark.proof
-def test_ctrl_c_keeps_what_came_in_and_ends_all_processes() -> None:
-    command = [sys.executable, "-m", "stepwell.collectors.cli", "collect", "CartPole-v1"]
-    options = "--steps 10M --processes 2 --seed 0 --out a".split()
-    with subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True) as process:
-        while not (Path("a") / "manifest.json").exists() or stored_steps("a") == 0:
-            assert process.poll() is None
-            time.sleep(0.05)
-        pids = actor_parts(process.pid)
-        process.send_signal(signal.SIGINT)
-        assert process.stderr is not None
-        err = process.stderr.read()
-    assert process.returncode == 130
-    kept = re.fullmatch(
-        r"stepwell: interrupted; kept: ([\d,]+) steps, [\d,]+ ended episodes, in a; "
-        r"--resume goes on\n",
-        err,
-    )
-    assert kept, err
-    assert len(pids) == 4
-    assert left_of(pids) == []
-    with sw.SequenceReplayBuffer.open("a", read_only=True) as replay:
-        assert replay.steps == int(kept[1].replace(",", "")) > 0

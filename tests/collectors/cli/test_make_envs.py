@@ -185,22 +185,6 @@ def test_other_numbers_are_no_crop_and_no_size(parse: Any, texts: list[str]) -> 
             parse("--option", text)
 
 
-def test_info_says_game_file_hash_and_emulator_and_no_more_of_the_map(
-    stepwell: CommandLine,
-) -> None:
-    if not (found := installed_backends()):
-        pytest.skip("needs an emulator")
-    (name, version), *_ = found.items()
-    play = f"collect game.nes --game game --actions game --backend {name} --workers 0"
-    stepwell.json(f"{play} --steps 8 --out a")
-    text = " ".join(stepwell("info a").out.split())
-    assert "env game (game.nes, sha256 ecd0b80eb430), " in text
-    assert f"backend={name}, actions=NOOP RIGHT RIGHT+A LEFT" in text
-    assert "boot='NOOP 20, START 3, NOOP 5'" in text
-    assert f"{name} {version}" in text
-    assert "{" not in text
-
-
 def test_an_emulator_that_is_not_installed_names_the_package_to_install(
     stepwell: CommandLine,
 ) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import http.client
-import os
 import re
 import signal
 import socket
@@ -78,9 +77,8 @@ def test_it_serves_until_ctrl_c(store: Path, tmp_path: Path) -> None:
         with client.asked("/events") as events:
             assert re.match(rb'data: {"version": [0-9]+}\n', events.readline())
             # The stream is open, and ends with the server.
-            os.kill(client.viewer.pid, signal.SIGINT)
+            assert client.viewer.close(signal.SIGINT) == 130
             assert events.read().strip() == b""
-        assert client.viewer.close() == 130
         assert client.viewer.said() == "stepwell: interrupted\n"
     assert not (tmp_path / "exports").exists()
 

@@ -86,7 +86,7 @@ def test_values_and_curves_of_an_episode_are_in_the_file(report: Report, look: L
     eventually(lambda: 0 < int(page.locator("#scrubber").input_value()) < int(last or 0), True)
 
 
-PAGES: dict[str, list[str]] = {
+PAGES = {
     "images": ["cameras"],
     "numbers": ["cartpole"],
     "several": ["cartpole", "levels", "cameras"],
