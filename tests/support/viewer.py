@@ -69,10 +69,6 @@ class Viewer:
         self.close()
         raise ChildProcessError(f"stepwell view printed no URL; {self.said()}")
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
     def said(self) -> str:
         """The text that it wrote to the standard error."""
         return self._log.read_text()

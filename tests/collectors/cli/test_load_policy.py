@@ -177,6 +177,7 @@ BAD = [
     ("torch:net.pt:nets:text", "torch module|got str"),
     ("torch:net.pt:nets:more", "no arguments|(size)"),
     ("torch:net.pt:nets:wide", "weights of a Net|size mismatch"),
+    ("torch:net.pt:mine:number", "makes a torch module|got int"),
     ("torch:checkpoint.pt:nets:Net", "tensors by name|a dict with 'model', 'step'"),
     ("torch:list.pt:nets:Net", "tensors by name|got a list"),
     ("torch:whole.pt:nets:Net", "weights alone|state_dict()"),

@@ -175,6 +175,8 @@ def test_a_cartridge_is_given_with_its_file(stepwell: CommandLine) -> None:
     assert stepwell(f"collect {rom} {options}").code == 0
     assert has_parts(stepwell("verify --replay a").err, "cartridge|--rom")
     assert stepwell(f"verify --replay a --rom {rom}").code == 0
+    assert stepwell(f"archive a -o a.swa --rom {rom}").code == 0
+    assert stepwell(f"restore a.swa --out b --rom {rom}").code == 0
     shown = " ".join(stepwell("info a").out.split())  # and no more of the map
     assert has_parts(shown, "env game (game.nes, sha256 ecd0b80eb430), |backend=|, actions=")
     assert "boot='NOOP 20, START 3, NOOP 5'" in shown
