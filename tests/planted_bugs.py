@@ -783,11 +783,11 @@ collectors/catalogue/datasets.py
   a data set with another digest is kept, and what is equal of one that differs
   - digest=entry.digest, lanes=lanes
   + lanes=lanes
-  tests/collectors/catalogue/test_datasets.py::test_rows_of_another_digest_are_no_data_set
+  tests/collectors/catalogue/test_datasets.py::test_rows_that_are_not_all_there_and_right_are_no_data_set
   what the disk has is not looked at before playing
   - if free < entry.store_bytes + _SPARE_BYTES:
   + if free < _SPARE_BYTES:
-  tests/collectors/catalogue/test_datasets.py::test_a_disk_without_room_is_refused_before_anything_is_played
+  tests/collectors/catalogue/test_datasets.py::test_rows_that_are_not_all_there_and_right_are_no_data_set
 collectors/cli/check.py
   a fault is a warning
   - raise typer.Exit(FAILED)

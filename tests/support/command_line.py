@@ -60,6 +60,12 @@ def has_parts(text: str, parts: str) -> bool:
     return re.search(".*".join(map(re.escape, parts.split("|"))), text) is not None
 
 
+def contents() -> dict[Path, bytes]:
+    """All files and folders here, less what imports and writers that were refused leave."""
+    paths = [path for path in Path().rglob("*") if not {"__pycache__", "LOCK"} & {*path.parts}]
+    return {path: path.read_bytes() if path.is_file() else b"" for path in paths}
+
+
 @dataclass(frozen=True)
 class Result:
     """Exit code and output of a command."""
@@ -97,6 +103,16 @@ class CommandLine:
         code = main(command.split())
         output = self._capsys.readouterr()
         return Result(code, output.out, output.err)
+
+    def refused(self, command: str, parts: str = "") -> None:
+        """Run a command that is wrong: it says so in one sentence, and changes no file."""
+        before = contents()
+        result = self(command)
+        assert (result.code, result.out) == (2, "")
+        assert result.err.startswith("stepwell: ")
+        assert result.err.count("\n") == 1
+        assert has_parts(result.err, parts), result.err
+        assert contents() == before
 
     def json(self, command: str) -> dict[str, Any]:
         """Run a command, which must succeed, with ``--json``; return the object that it prints."""

@@ -297,7 +297,8 @@ def hostile(folder: Path) -> Path:
 
     def policy(observation: npt.NDArray[np.float32], is_first: Any) -> Any:
         zeros = np.zeros(len(observation), np.int64)
-        return zeros, {"<b>bold</b>": np.full(len(observation), np.nan, np.float32)}
+        nans = np.full(len(observation), np.nan, np.float32)
+        return zeros, {"<b>bold</b>": nans, HOSTILE[1]: nans}
 
     return cartpole(folder, policy, episodes=3, metadata=facts)
 
@@ -305,46 +306,25 @@ def hostile(folder: Path) -> Path:
 class Writer:
     """A process that writes into a store, which it makes, while it is being looked at."""
 
-    # The env is "cartpole" for two with short episodes, "bar" for one with long ones and pictures.
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process: Any = process
+        self.episodes = int(self._process.stdout.readline())
 
-    def __init__(self, folder: Path, env: str) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, __file__, str(folder), env],
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self.episodes = self._answer()
-
-    def collect(self, steps: int) -> int:
-        """Write more steps; the number of episodes in the store, open ones included."""
-        assert self._process.stdin is not None
+    def collect(self, steps: int) -> None:
+        """Write more steps, and count the episodes in the store, open ones included."""
         print(steps, file=self._process.stdin, flush=True)
-        self.episodes = self._answer()
-        return self.episodes
-
-    def close(self) -> None:
-        """End the process, which closes the store."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait(60)
-        self._process.stdout.close()
-
-    def _answer(self) -> int:
-        assert self._process.stdout is not None
-        return int(self._process.stdout.readline())
+        self.episodes = int(self._process.stdout.readline())
 
 
 @contextmanager
 def writer(folder: Path, env: str = "cartpole") -> Iterator[Writer]:
     """A process that writes into a new store, and has written 100 steps."""
-    made = Writer(folder, env)
-    try:
-        yield made
-    finally:
-        made.close()
+    # The env is "cartpole" for two with short episodes, "bar" for one with long ones and pictures.
+    command = [sys.executable, __file__, str(folder), env]
+    path = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=path, stdin=pipe, stdout=pipe, text=True) as process:
+        yield Writer(process)
 
 
 def _write(folder: str, env: str) -> None:

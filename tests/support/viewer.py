@@ -7,6 +7,7 @@ import importlib.resources
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -19,6 +20,8 @@ from urllib.parse import urlsplit
 import cv2
 import numpy as np
 import numpy.typing as npt
+
+import stepwell as sw
 
 if TYPE_CHECKING:
     from playwright.sync_api import ConsoleMessage, Locator, Page, Request
@@ -66,17 +69,13 @@ class Viewer:
         self.close()
         raise ChildProcessError(f"stepwell view printed no URL; {self.said()}")
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
     def said(self) -> str:
         """The text that it wrote to the standard error."""
         return self._log.read_text()
 
-    def close(self) -> int:
-        """End it, as Ctrl-C and a timeout do; its exit code."""
-        self._process.terminate()
+    def close(self, number: int = signal.SIGTERM) -> int:
+        """End it by a signal; its exit code."""
+        self._process.send_signal(number)
         try:
             code = self._process.wait(SECONDS)
         except subprocess.TimeoutExpired:
@@ -160,6 +159,18 @@ def open_episode(page: Page, key: str) -> None:
         "key => new URLSearchParams(location.hash.slice(1)).get('episode') === key", arg=key
     )
     page.locator("#episode #scrubber").wait_for()
+
+
+def scrub(page: Page, row: int, number: int = 0) -> None:
+    """Move the scrubber, and wait until the row of an image is painted."""
+    page.locator("#scrubber").fill(str(row))
+    page.locator(f"#frame-{number}[data-row='{row}']").wait_for()
+
+
+def episodes(folder: Path) -> list[Episode]:
+    """The episodes of a store."""
+    with sw.SequenceReplayBuffer.open(folder, read_only=True) as replay:
+        return list(replay.iter_episodes())
 
 
 def pictures(episode: Episode, name: str = "observation") -> npt.NDArray[np.uint8]:

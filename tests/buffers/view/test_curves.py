@@ -178,10 +178,6 @@ def test_blocks_of_any_size_give_the_same_curves(
     rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_READ_BYTES", rows * ROW_BYTES)
-    check_some()
-
-
-def check_some() -> None:
     for points in (1, 3, 4, 25, 100):
         for end in (End.TERMINATED, End.NONE):
             check(rows_of(25, 1), end, 0, 0, 25, points)

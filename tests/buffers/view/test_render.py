@@ -136,19 +136,15 @@ def test_a_large_clip_is_read_in_parts(store: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("kind", ["gif", "webp"])
-@pytest.mark.parametrize("exists", [False, True])
 def test_a_clip_that_memory_should_not_hold_is_refused(
-    store: Path, kind: str, exists: bool, monkeypatch: pytest.MonkeyPatch
+    store: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out = Path(f"clip.{kind}")
-    if exists:
-        out.write_text("mine")
     monkeypatch.setattr(encode, "_MOST_BYTES", 10 * 32 * 36 * 3)
-    arguments: dict[str, Any] = {"field": FIELDS[1], "scale": 2, "overwrite": exists}
+    arguments: dict[str, Any] = {"field": FIELDS[1], "scale": 2}
     with pytest.raises(ValueError, match=rf"rows: .*10 of 32 x 36 .*\.{kind}.*got 11.*\.mp4"):
-        render(store, 0, out, rows=(0, 11), **arguments)
-    assert os.listdir() == ([out.name] if exists else [])
-    assert len(render(store, 0, out, rows=(0, 10), **arguments).rows) == 10
+        render(store, 0, f"clip.{kind}", rows=(0, 11), **arguments)
+    assert os.listdir() == []
+    assert len(render(store, 0, f"clip.{kind}", rows=(0, 10), **arguments).rows) == 10
 
 
 def test_a_replay_in_memory_and_an_open_episode_can_be_rendered() -> None:
@@ -181,9 +177,8 @@ def test_an_mp4_may_have_any_rate(store: Path, fps: float) -> None:
 @pytest.mark.parametrize(("fps", "expected"), [(12, 12.0), (Fraction(25, 2), 12.5), (80, 50.0)])
 def test_the_caller_may_set_the_rate(store: Path, fps: float, expected: float) -> None:
     assert render(store, 0, "clip.gif", fps=fps).fps == expected
-    assert sum(read_gif(Path("clip.gif").read_bytes()).durations) == pytest.approx(
-        30 / expected, abs=0.011
-    )
+    shown = sum(read_gif(Path("clip.gif").read_bytes()).durations)
+    assert shown == pytest.approx(30 / expected, abs=0.011)
 
 
 def test_progress_counts_the_frames(store: Path) -> None:
@@ -194,29 +189,22 @@ def test_progress_counts_the_frames(store: Path) -> None:
         render(store, 0, "other.webp", progress=3)  # type: ignore[arg-type]
 
 
-def lose_the_middle(store: Path) -> sw.SequenceReplayBuffer:
-    replay = sw.SequenceReplayBuffer.open(store, read_only=True, on_corrupt="skip")
-    replay.storage.lose(1)
-    return replay
-
-
 def test_rows_choose_a_part_of_an_episode_with_lost_chunks(store: Path) -> None:
     frames = frames_of(store, FIELDS[0])
-    with lose_the_middle(store) as replay:
-        for rows, shown in (
-            ((2, 7), frames[2:7]),
-            ((20, None), frames[20:]),
-            ((25, 27), frames[25:27]),
+    with sw.SequenceReplayBuffer.open(store, read_only=True, on_corrupt="skip") as replay:
+        replay.storage.lose(1)
+        for begin, stop in ((2, 7), (20, None), (25, 27)):
+            render(replay, 0, "clip.webp", rows=(begin, stop), overwrite=True)
+            shown = read_webp(Path("clip.webp").read_bytes()).frames
+            assert (shown == frames[begin:stop]).all()
+        for rows, message in (
+            (None, "0, 20.*got none"),
+            ((None, 5), "0, 20.*got none"),
+            ((5, 25), "from 0 to 10.*got 5:25"),
+            ((12, 15), "from 0 to 10.*got 12:15"),
         ):
-            render(replay, 0, "clip.webp", rows=rows, overwrite=True)
-            assert (read_webp(Path("clip.webp").read_bytes()).frames == shown).all()
-        for none in (None, (None, 5)):
-            with pytest.raises(ValueError, match=r"rows: .*0, 20.*got none"):
-                render(replay, 0, "other.webp", rows=none)
-        with pytest.raises(ValueError, match=r"rows: .*from 0 to 10.*got 5:25"):
-            render(replay, 0, "other.webp", rows=(5, 25))
-        with pytest.raises(ValueError, match=r"rows: .*from 0 to 10.*got 12:15"):
-            render(replay, 0, "other.webp", rows=(12, 15))
+            with pytest.raises(ValueError, match=f"rows: .*{message}"):
+                render(replay, 0, "other.webp", rows=rows)
     assert not Path("other.webp").exists()
 
 
@@ -271,34 +259,23 @@ KINDS = ["gif", "webp", "png", pytest.param("mp4", marks=needs_av)]
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_existing_file_stays_unless_the_caller_says_so(store: Path, kind: str) -> None:
+    def fail(episode: object, begin: int, stop: int, names: object) -> object:
+        raise KeyboardInterrupt
+
     out = Path(f"clip.{kind}")
     out.write_text("mine")
     with pytest.raises(ValueError, match=rf"out: .*clip\.{kind}.*--overwrite"):
         render(store, 0, out)
-    assert out.read_text() == "mine"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StoredEpisode, "read", fail)
+        for path in (out, Path(f"new.{kind}")):
+            with pytest.raises(KeyboardInterrupt):
+                render(store, 0, path, overwrite=True)
+    assert (os.listdir(), out.read_text()) == ([out.name], "mine")
     render(store, 0, out, overwrite=True)
     render(store, 0, f"new.{kind}", overwrite=True)
     assert out.read_bytes() == Path(f"new.{kind}").read_bytes()
     assert sorted(os.listdir()) == [f"clip.{kind}", f"new.{kind}"]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("exists", [False, True])
-def test_after_an_error_there_is_no_new_file(store: Path, kind: str, exists: bool) -> None:
-    out = Path(f"clip.{kind}")
-    if exists:
-        out.write_text("mine")
-
-    def fail(episode: object, begin: int, stop: int, names: object) -> object:
-        raise KeyboardInterrupt
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(StoredEpisode, "read", fail)
-        with pytest.raises(KeyboardInterrupt):
-            render(store, 0, out, overwrite=True)
-    assert os.listdir() == ([out.name] if exists else [])
-    if exists:
-        assert out.read_text() == "mine"
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import sys
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -128,31 +129,26 @@ def test_an_env_that_behaves_differently_leaves_nothing(small: Small, tmp_path: 
     assert changed.startswith("numpy 1.0, now ")
 
 
-def test_rows_of_another_digest_are_no_data_set(small: Small, tmp_path: Path) -> None:
-    index, entry = small
-    write_entry(index, replace(entry, digest="0" * 16))
-    with pytest.raises(RowsDiffer, match=f"0{{16}}, got {entry.digest}"):
-        load_dataset(entry.name, index=index, lanes=1)
-    assert not files_of(tmp_path / "cache")
-
-
-def test_an_interrupt_leaves_nothing(small: Small, tmp_path: Path) -> None:
-    def stop(*_: int) -> None:
-        raise KeyboardInterrupt
-
-    index, entry = small
-    with pytest.raises(KeyboardInterrupt):
-        load_dataset(entry.name, index=index, lanes=1, progress=stop)
-    assert not files_of(tmp_path / "cache")
-
-
-def test_a_disk_without_room_is_refused_before_anything_is_played(
-    small: Small, tmp_path: Path
+@pytest.mark.parametrize(
+    ("wrong", "error", "words"),
+    [
+        ({"digest": "0" * 16}, RowsDiffer, "0{16}, got "),
+        ({"store_bytes": 1 << 60}, OSError, "make room"),
+        ({}, KeyboardInterrupt, "while it is played"),
+    ],
+)
+def test_rows_that_are_not_all_there_and_right_are_no_data_set(
+    small: Small, tmp_path: Path, wrong: Any, error: type[BaseException], words: str
 ) -> None:
+    def stop(*_: int) -> None:
+        if not wrong:
+            raise KeyboardInterrupt(words)
+        assert "store_bytes" not in wrong  # refused before anything is played
+
     index, entry = small
-    write_entry(index, replace(entry, store_bytes=1 << 60))
-    with pytest.raises(OSError, match="make room"):
-        load_dataset(entry.name, index=index, lanes=1)
+    write_entry(index, replace(entry, **wrong))
+    with pytest.raises(error, match=words):
+        load_dataset(entry.name, index=index, lanes=1, progress=stop)
     assert not files_of(tmp_path / "cache")
 
 

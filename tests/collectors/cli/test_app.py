@@ -19,37 +19,32 @@ from stepwell.collectors.cli import main
 try:
     main()
 finally:
-    rooms = {".".join(name.split(".")[:3]) for name in sys.modules if ".buffers." in name}
+    rooms = {".".join(name.split(".")[:3]) for name in sys.modules if name.startswith("stepwell.")}
+    rooms = {name for name in rooms if name.startswith(("stepwell.buffers.", "stepwell.wrappers."))}
     large = {"numpy", "gymnasium"} & set(sys.modules) | rooms - {"stepwell.buffers.base"}
     print(large or "", end="", file=sys.stderr)
 """
 
 
-def test_the_version_is_printed(stepwell: CommandLine) -> None:
-    assert stepwell("--version").out == f"stepwell {sw.__version__} ({native.path()})\n"
-
-
-@pytest.mark.parametrize("command", ["", "--help", "collect --help", "info --help", "envs -h"])
-def test_help_is_no_error(stepwell: CommandLine, command: str) -> None:
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        ("--version", f"stepwell {sw.__version__} ({native.path()})\n"),
+        *((command, "stepwell") for command in ("", "--help", "info --help", "envs -h")),
+    ],
+)
+def test_version_and_help_are_no_errors(stepwell: CommandLine, command: str, shown: str) -> None:
     result = stepwell(command)
-    assert (result.code, result.err) == (0, "")
-    assert "stepwell" in result.out
+    assert (result.code, result.err, shown in result.out) == (0, "", True)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_table_has_the_first_sentence_of_each_command(name: str) -> None:
-    (module, function), sentence = COMMANDS[name][0].split(":"), COMMANDS[name][1]
-    command = getattr(importlib.import_module(f"stepwell.collectors.cli.{module}"), function)
-    if isinstance(command, dict):  # of commands: that without a name of its own
-        command = command[""]
-    assert (command.__doc__ or "").splitlines()[0] == sentence
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_help_has_no_line_that_a_terminal_of_80_columns_would_break(name: str) -> None:
+def test_help_has_the_first_sentences_and_lines_for_80_columns(name: str) -> None:
     module, function = COMMANDS[name][0].split(":")
     found = getattr(importlib.import_module(f"stepwell.collectors.cli.{module}"), function)
-    for command in found.values() if isinstance(found, dict) else [found]:
+    commands = found if isinstance(found, dict) else {"": found}
+    assert (commands[""].__doc__ or "").splitlines()[0] == COMMANDS[name][1]
+    for command in commands.values():
         _, *rest = (inspect.getdoc(command) or "").splitlines()  # the first one is set as a text
         lines = [line.replace(r"\[", "[") for line in rest]
         assert [line for line in lines if len(line) > 78] == []
@@ -59,9 +54,7 @@ def test_help_has_no_line_that_a_terminal_of_80_columns_would_break(name: str) -
     ("name", "hint"), [("drop", "filter --invert"), ("upload", "push"), ("colect", "'collect'")]
 )
 def test_an_unknown_command_gets_a_hint(name: str, hint: str, stepwell: CommandLine) -> None:
-    result = stepwell(f"{name} runs/pong")
-    assert (result.code, result.out) == (2, "")
-    assert hint in result.err
+    stepwell.refused(f"{name} runs/pong", hint)
 
 
 def asked_for(*words: str) -> dict[str, str]:
@@ -70,15 +63,12 @@ def asked_for(*words: str) -> dict[str, str]:
     return {**place, "_STEPWELL_COMPLETE": "complete_bash"}
 
 
-def completed(*words: str) -> tuple[set[str], str]:
-    """What bash is offered for the last word, and the large modules that were loaded."""
-    run = run_python("-c", LOADED, env=asked_for(*words))
-    return set(run.stdout.split()), run.stderr
-
-
-def test_a_tab_names_commands_and_loads_nothing_large() -> None:
-    assert completed("stepwell", "") == (set(COMMANDS), "")
-    assert completed("stepwell", "ex") == ({"export"}, "")
+def test_a_tab_and_the_help_load_nothing_large() -> None:
+    for word, found in (("", set(COMMANDS)), ("ex", {"export"})):
+        run = run_python("-c", LOADED, env=asked_for("stepwell", word))
+        assert (set(run.stdout.split()), run.stderr) == (found, "")
+    run = run_python("-c", LOADED, "--help")
+    assert ("collect" in run.stdout, run.stderr) == (True, "")
 
 
 @pytest.mark.parametrize(
@@ -103,9 +93,3 @@ def test_a_tab_names_options_and_values(
     with pytest.raises(SystemExit):
         main([])
     assert set(capsys.readouterr().out.split()) == found
-
-
-def test_the_help_loads_nothing_large() -> None:
-    run = run_python("-c", LOADED, "--help")
-    assert "collect" in run.stdout
-    assert run.stderr == ""

@@ -63,6 +63,4 @@ def test_few_files_and_little_shared_memory_are_problems() -> None:
 
 
 def test_a_folder_that_is_not_there_is_refused(stepwell: CommandLine) -> None:
-    refused = stepwell("doctor nowhere")
-    assert refused.code == 2
-    assert "'nowhere'" in refused.err
+    stepwell.refused("doctor nowhere", "'nowhere'")

@@ -26,6 +26,10 @@ def test_the_json_of_envs_names_what_is_missing_for_which_env(stepwell: CommandL
     assert "ALE/Pong-v5" in report["atari"]
     assert "Ant-v2" in report["missing"]["gymnasium-robotics"]
     assert "Ant-v2" not in report["ready"]
+    nes = report["nes"]
+    assert nes["installed"] == installed_backends()
+    assert {*nes["installed"], *nes["missing"]} == {"cynes", "nes-py", "stable-retro"}
+    assert all("pip install 'stepwell[" in cure for cure in nes["missing"].values())
 
 
 @pytest.mark.proof
@@ -44,6 +48,8 @@ def test_of_several_versions_the_newest_is_suggested() -> None:
         gymnasium.register(f"Quagmire-v{version}", entry_point="support.envs.fakes:CounterEnv")
     try:
         assert nearest("quagmyre") == ["Quagmire-v10"]
+        assert nearest("CartPole-v9")[0] == "CartPole-v1"
+        assert nearest("zzzzzzzz") == []
     finally:
         for version in (9, 10):
             del gymnasium.registry[f"Quagmire-v{version}"]
@@ -61,18 +67,6 @@ def test_ids_of_known_packages_need_their_module(name: str, full: str) -> None:
     assert full in suggestion(name, "")
     with pytest.raises(ValueError, match=full):
         make_vec(name, 2)
-
-
-def test_nothing_is_suggested_where_nothing_is_near() -> None:
-    assert nearest("zzzzzzzz") == []
-    assert nearest("CartPole-v9")[0] == "CartPole-v1"
-
-
-def test_envs_lists_emulators_with_versions_and_what_to_install(stepwell: CommandLine) -> None:
-    report = stepwell.json("envs")["nes"]
-    assert report["installed"] == installed_backends()
-    assert {*report["installed"], *report["missing"]} == {"cynes", "nes-py", "stable-retro"}
-    assert all("pip install 'stepwell[" in cure for cure in report["missing"].values())
 
 
 @pytest.mark.parametrize("pattern", ["", " nes"])

@@ -15,8 +15,6 @@ import pytest
 import stepwell.collectors
 from stepwell.buffers import StoreNotFound
 from stepwell.collectors.cli.errors import exit_on_error, sentence_of, show_error
-from stepwell.wrappers.make_vector_env import vectorize
-from support.envs.fakes import CrashEnv
 
 FOLDER = Path(stepwell.collectors.__file__).parent
 
@@ -84,26 +82,6 @@ def test_errors_of_the_environment_are_sentences_wherever_they_come_from() -> No
     assert sentence_of(of_hdf5) == "file write failed: time = now , offset = 0)"
     missing = gymnasium.error.DependencyNotInstalled("Box2D is not installed")
     assert sentence_of(missing) == "Box2D is not installed"
-
-
-@pytest.mark.parametrize("num_workers", [0, 1])
-def test_a_crash_of_an_env_is_a_sentence_in_this_process_and_in_a_worker(num_workers: int) -> None:
-    envs = vectorize([lambda: CrashEnv(1)] * 2, num_workers=num_workers)
-    try:
-        envs.reset(seed=0)
-        error = raised_by(lambda: in_stepwell_step(envs.step))
-    finally:
-        envs.close()
-    sentence = sentence_of(error)
-    assert sentence is not None
-    assert "raised ZeroDivisionError: planted at step 1" in sentence
-    assert "fakes.py:" in sentence
-    assert ("env 0: " in sentence) == (num_workers > 0)
-
-
-def in_stepwell_step(step: Callable[[np.ndarray], object]) -> None:
-    run = function(FOLDER / "planted_step.py", "def run(call):\n    call(np.zeros(2, np.int64))\n")
-    run(step)  # type: ignore[arg-type]
 
 
 @pytest.mark.filterwarnings("default")

@@ -13,9 +13,10 @@ import pytest
 import stepwell as sw
 from demo_rom import write_demo
 from stepwell.wrappers.nes import installed_backends
-from support.command_line import CommandLine, has_parts
+from support.command_line import CommandLine, Result
 
 POLE = "evaluate CartPole-v1 --workers 0"
+RANDOM = f"{POLE} --policy random"
 PUSH = """
 import numpy as np
 def push(observation): return (observation[:, 2] + observation[:, 3] > 0).astype(np.int64)
@@ -41,8 +42,7 @@ def test_the_scores_are_those_of_python(stepwell: CommandLine) -> None:
     more = (said["env"], said["policy"], said["num_envs"], said["seed"], said["deterministic"])
     assert more == ("CartPole-v1", "random", 5, 3, False)
     default = stepwell.json(f"{POLE} --policy random")
-    assert scores(default) == list(sw.evaluate("CartPole-v1", "random", episodes=10).returns)
-    assert (default["num_envs"], default["seed"]) == (8, 0)
+    assert (len(scores(default)), default["num_envs"], default["seed"]) == (10, 8, 0)
 
 
 def test_the_table_has_returns_lengths_and_an_interval(stepwell: CommandLine) -> None:
@@ -59,25 +59,6 @@ def test_the_table_has_returns_lengths_and_an_interval(stepwell: CommandLine) ->
     assert re.fullmatch(r"mean length [\d.]+", one[-1])
 
 
-def test_an_evaluated_cartridge_has_the_rewards_of_its_map(stepwell: CommandLine) -> None:
-    if not installed_backends():
-        pytest.skip("needs an emulator")
-    write_demo(".")
-    backend = next(iter(installed_backends()))
-    said = stepwell.json(
-        f"evaluate game.nes --game game --backend {backend} --actions game --workers 0 "
-        f"--max-frames 80 --policy mine:zeros --episodes 2"
-    )
-    assert [one["steps"] for one in said["episodes"]] == [20, 20]
-    if importlib.util.find_spec("av") is not None:
-        film = f"evaluate game.nes --backend {backend} --policy mine:zeros --max-frames 8 --quiet"
-        assert stepwell(f"{film} --episodes 1 --video film.mp4").code == 0
-        assert Path("film.mp4").stat().st_size > 0
-    endless = stepwell(f"evaluate game.nes --backend {backend} --policy mine:zeros")
-    assert has_parts(endless.err, "--episodes: |--max-frames and no --stuck-frames; give one of")
-    assert "--steps" not in endless.err
-
-
 @pytest.mark.proof
 @pytest.mark.skipif(importlib.util.find_spec("av") is None, reason="needs PyAV")
 def test_a_video_is_written_and_changes_no_score(stepwell: CommandLine) -> None:
@@ -91,17 +72,17 @@ def test_a_video_is_written_and_changes_no_score(stepwell: CommandLine) -> None:
     shown = stepwell(f"{command} --video film.mp4").out.splitlines()
     assert "film.mp4" in shown
     assert Path("film.mp4").stat().st_size > 0
-    pong = "evaluate Pong --policy random --episodes 1 --max-frames 100"
-    assert stepwell(f"{pong} --video pong.mp4 --quiet").code == 0
-    assert Path("pong.mp4").stat().st_size > 0
-
-
-def test_a_file_that_is_no_video_is_refused(stepwell: CommandLine) -> None:
-    Path("notes.txt").write_text("mine")
-    said = stepwell(f"{POLE} --policy random --seeds 3 --video notes.txt")
-    assert said.code == 2
-    assert has_parts(said.err, "video: |.mp4|notes.txt")
-    assert Path("notes.txt").read_text() == "mine"
+    games = ["Pong --policy random"]
+    for backend in list(installed_backends())[:1]:
+        write_demo(".")
+        games.append(f"game.nes --game game --backend {backend} --policy mine:zeros")
+        endless = "--episodes: |--max-frames and no --stuck-frames; give one of"
+        stepwell.refused(f"evaluate game.nes --backend {backend} --policy mine:zeros", endless)
+    for game in games:
+        film = f"evaluate {game} --episodes 1 --max-frames 80 --quiet --video game.mp4"
+        assert stepwell(film).code == 0
+        assert Path("game.mp4").stat().st_size > 0
+        Path("game.mp4").unlink()
 
 
 def test_a_model_takes_its_best_actions_only_if_asked(stepwell: CommandLine) -> None:
@@ -123,40 +104,27 @@ def test_a_model_takes_its_best_actions_only_if_asked(stepwell: CommandLine) -> 
     ("command", "parts"),
     [
         ("evaluate CartPole-v1", "'--policy'|stepwell evaluate --help"),
-        (f"{POLE} --policy random --episodes 3 --seeds 3", "--episodes or --seeds|got both"),
-        (f"{POLE} --policy random --episodes 0", "--episodes: |>= 1|got '0'"),
-        (f"{POLE} --policy random --seeds x", "--seeds: |got 'x'"),
-        (f"{POLE} --policy random --seeds 0-99999999999", "--seeds: |1,000,000|100,000,000,000"),
-        (f"{POLE} --policy random --seeds 2147483648", "seeds: |2147483647|got 2147483648"),
-        (f"{POLE} --policy random --seed -1", "--seed: |>= 0|got '-1'"),
-        (f"{POLE} --policy random --num-envs 0", "--num-envs: |>= 1|got '0'"),
-        (f"{POLE} --policy random --deterministic", "--deterministic: |sb3:|got 'random'"),
-        (f"{POLE} --policy random --video-episodes 1", "--video-episodes: |--video DIR"),
-        (
-            "evaluate CartPole-v1 --workers 2 --policy random --video a",
-            "--video: |--workers 0|got 2",
-        ),
-        (f"{POLE} --policy random --video a --video-episodes 12", "video_episodes: |0 to 9|[12]"),
-        (f"{POLE} --policy random --sticky 0.5", "--sticky |Atari and NES games|CartPole-v1"),
-        (f"{POLE} --policy mine:wide", "policy returned action |(8, 2)|expected (8,) "),
+        (f"{RANDOM} --episodes 3 --seeds 3", "--episodes or --seeds|got both"),
+        (f"{RANDOM} --episodes 0", "--episodes: |>= 1|got '0'"),
+        (f"{RANDOM} --seeds x", "--seeds: |got 'x'"),
+        (f"{RANDOM} --seeds 0-99999999999", "--seeds: |1,000,000|100,000,000,000"),
+        (f"{RANDOM} --seeds 2147483648", "seeds: |2147483647|got 2147483648"),
+        (f"{RANDOM} --deterministic", "--deterministic: |sb3:|got 'random'"),
+        (f"{RANDOM} --video-episodes 1", "--video-episodes: |--video DIR"),
+        (f"{RANDOM} --workers 2 --video a", "--video: |--workers 0|got 2"),
+        (f"{RANDOM} --video notes.txt --seeds 3", "video: |.mp4|notes.txt"),
+        (f"{RANDOM} --sticky 0.5", "--sticky |Atari and NES games|CartPole-v1"),
         (f"{POLE} --policy mine:fails", "mine.py:|IndexError: list index out of range"),
-        ("evaluate Pnog --policy random", "'Pnog'|ALE/Pong-v5"),
         ("evaluate Pong --policy random --life-loss end --workers 0", "whole games|lost lives"),
-        ("evaluate mine:unmade --policy random", "mine.py:|NameError: name 'undefined'"),
     ],
     ids=lambda text: str(text)[:60],
 )
 def test_bad_input_is_one_sentence(stepwell: CommandLine, command: str, parts: str) -> None:
-    result = stepwell(command)
-    assert (result.code, result.out) == (2, "")
-    assert result.err.startswith("stepwell: ")
-    assert result.err.count("\n") == 1
-    assert has_parts(result.err, parts), result.err
-    assert not Path("a").exists()
+    Path("notes.txt").write_text("mine")
+    stepwell.refused(command, parts)
 
 
 def test_an_interrupt_ends_it_with_its_own_code(stepwell: CommandLine) -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    result = stepwell(f"{POLE} --policy pusher:stop")
-    assert (result.code, result.out) == (130, "")
-    assert result.err == "stepwell: interrupted\n"
+    interrupted = Result(130, "", "stepwell: interrupted\n")
+    assert stepwell(f"{POLE} --policy pusher:stop") == interrupted

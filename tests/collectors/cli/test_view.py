@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import http.client
-import os
 import re
 import signal
 import socket
-import subprocess
 import sys
 import time
 import webbrowser
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,55 +27,27 @@ from stepwell.buffers.view.server import app
 from stepwell.collectors.cli import view as command
 from support.command_line import CommandLine
 from support.served import Played, write_store
-
-SECONDS = 60.0  # on a busy machine
-# Ctrl-C works in a process that a shell has started in the background, too.
-STEPWELL = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
-STEPWELL += "from stepwell.collectors.cli import main; sys.exit(main())"
+from support.viewer import SECONDS, Viewer
 
 
-class Process:
-    """A viewer in a process of its own."""
+class Client:
+    """Asks a viewer in a process of its own, and keeps its cookie."""
 
-    def __init__(self, folder: Path, arguments: Sequence[str | Path]) -> None:
-        self._log = folder / "said"
-        environment = {key: value for key, value in os.environ.items() if "DISPLAY" not in key}
-        with self._log.open("wb") as out:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", STEPWELL, "view", *map(str, arguments)],
-                cwd=folder,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                env=environment,
-            )
-        stop = time.monotonic() + SECONDS
-        while not (found := re.search(r"http://\S+\n", self.said)):
-            assert self.process.poll() is None, self.said
-            assert time.monotonic() < stop
-            time.sleep(0.02)
-        self.url = urlsplit(found[0].strip())
+    def __init__(self, viewer: Viewer) -> None:
+        self.viewer = viewer
+        self.url = urlsplit(viewer.url)
         self.cookie = ""
 
-    @property
-    def said(self) -> str:
-        return self._log.read_text()
-
-    @property
-    def token(self) -> str:
-        return self.url.query.removeprefix("token=")
-
     @contextmanager
-    def asked(
-        self, path: str, headers: Mapping[str, str] | None = None
-    ) -> Iterator[http.client.HTTPResponse]:
+    def asked(self, path: str, **headers: str) -> Iterator[http.client.HTTPResponse]:
         """The reply to a request, while its connection is open."""
         connection = http.client.HTTPConnection("127.0.0.1", self.url.port or 0, timeout=SECONDS)
-        connection.request("GET", path, headers={"Cookie": self.cookie, **(headers or {})})
+        connection.request("GET", path, headers={"Cookie": self.cookie, **headers})
         with closing(connection), connection.getresponse() as reply:
             yield reply
 
     def get(self, path: str, **headers: str) -> tuple[int, bytes]:
-        with self.asked(path, headers) as reply:
+        with self.asked(path, **headers) as reply:
             return reply.status, reply.read()
 
     def log_in(self) -> None:
@@ -85,24 +55,12 @@ class Process:
             assert (reply.status, reply.getheader("Location")) == (303, "/")
             self.cookie = (reply.getheader("Set-Cookie") or "").partition(";")[0]
 
-    def end(self, number: int) -> int:
-        self.process.send_signal(number)
-        return self.process.wait(SECONDS)
 
-
-@pytest.fixture
-def started(tmp_path: Path) -> Iterator[Any]:
-    """Starts viewers, and ends them at the end of the test."""
-    processes: list[Process] = []
-
-    def start(*arguments: str | Path) -> Process:
-        processes.append(Process(tmp_path, arguments))
-        return processes[-1]
-
-    yield start
-    for each in processes:
-        each.process.kill()
-        each.process.wait()
+@contextmanager
+def started(*arguments: str | Path) -> Iterator[Client]:
+    viewer = Viewer((*arguments, "--port", "0"), Path.cwd())
+    yield Client(viewer)
+    viewer.close()
 
 
 @pytest.fixture
@@ -110,32 +68,34 @@ def store(tmp_path: Path) -> Path:
     return write_store(tmp_path / "store", [Played([0.0, *[1.0] * 50])] * 3)
 
 
-def test_it_serves_until_ctrl_c(started: Any, store: Path, tmp_path: Path) -> None:
-    viewer: Process = started(store)
-    assert viewer.get("/api/stores")[0] == 403
-    viewer.log_in()
-    assert viewer.get("/")[0] == viewer.get("/frames/0/0/0/0.webp")[0] == 200
-    assert str(tmp_path / "exports").encode() in viewer.get("/api/stores")[1]
-    with viewer.asked("/events") as events:
-        assert re.match(rb'data: {"version": [0-9]+}\n', events.readline())
-        # The stream is open, and ends with the server.
-        assert viewer.end(signal.SIGINT) == 130
-        assert events.read().strip() == b""
-    assert viewer.said.splitlines()[1:] == ["stepwell: interrupted"]
+def test_it_serves_until_ctrl_c(store: Path, tmp_path: Path) -> None:
+    with started(store) as client:
+        assert client.get("/api/stores")[0] == 403
+        client.log_in()
+        assert client.get("/")[0] == client.get("/frames/0/0/0/0.webp")[0] == 200
+        assert str(tmp_path / "exports").encode() in client.get("/api/stores")[1]
+        with client.asked("/events") as events:
+            assert re.match(rb'data: {"version": [0-9]+}\n', events.readline())
+            # The stream is open, and ends with the server.
+            assert client.viewer.close(signal.SIGINT) == 130
+            assert events.read().strip() == b""
+        assert client.viewer.said() == "stepwell: interrupted\n"
     assert not (tmp_path / "exports").exists()
 
 
 @pytest.mark.proof
-def test_the_token_is_printed_once_and_logged_never(started: Any, store: Path) -> None:
-    viewer: Process = started(store)
-    viewer.log_in()
-    for path in (f"/?token={viewer.token}x", f"/nothing?token={viewer.token}", "/api/nothing"):
-        viewer.get(path)
-    with socket.create_connection(("127.0.0.1", viewer.url.port or 0), SECONDS) as connection:
-        connection.sendall(f"GARBAGE {viewer.token}\r\n\r\n".encode())
-        assert b" 400 " in connection.recv(1000)
-    viewer.end(signal.SIGINT)
-    assert viewer.said.count(viewer.token) == 1
+def test_the_token_is_never_logged(store: Path) -> None:
+    with started(store) as client:
+        client.log_in()
+        token = client.url.query.removeprefix("token=")
+        for path in (f"/?token={token}x", f"/nothing?token={token}", "/api/nothing"):
+            client.get(path)
+        address = ("127.0.0.1", client.url.port or 0)
+        with socket.create_connection(address, SECONDS) as connection:
+            connection.sendall(f"GARBAGE {token}\r\n\r\n".encode())
+            assert b" 400 " in connection.recv(1000)
+        client.viewer.close()
+        assert token not in client.viewer.said()
 
 
 @pytest.mark.proof
@@ -187,22 +147,14 @@ def test_connections_that_say_nothing_are_closed(
 
 
 @pytest.mark.proof
-def test_a_server_for_others_warns_and_accepts_its_names(started: Any, store: Path) -> None:
-    viewer: Process = started(store, "--host", "0.0.0.0")
-    assert "not encrypted" in viewer.said
-    assert viewer.get("/api/stores")[0] == 403
-    viewer.log_in()
-    assert b'"exports":null' in viewer.get("/api/stores")[1]
-    assert viewer.get("/api/stores", Host=socket.gethostname())[0] == 200
-    assert viewer.get("/api/stores", Host="10.1.2.3")[0] == 200
-    assert viewer.get("/api/stores", Host="evil.example")[0] == 403
-
-
-def refusal(stepwell: CommandLine, arguments: str) -> str:
-    done = stepwell(f"view {arguments}")
-    assert (done.code, done.out) == (2, "")
-    (line,) = done.err.splitlines()
-    return line
+def test_a_server_for_others_warns_and_accepts_its_names(store: Path) -> None:
+    with started(store, "--host", "0.0.0.0") as client:
+        assert "not encrypted" in client.viewer.said()
+        assert client.get("/api/stores")[0] == 403
+        client.log_in()
+        assert b'"exports":null' in client.get("/api/stores")[1]
+        for host, status in ((socket.gethostname(), 200), ("10.1.2.3", 200), ("evil.example", 403)):
+            assert client.get("/api/stores", Host=host)[0] == status
 
 
 def test_what_cannot_be_served_is_one_sentence(stepwell: CommandLine, store: Path) -> None:
@@ -210,15 +162,17 @@ def test_what_cannot_be_served_is_one_sentence(stepwell: CommandLine, store: Pat
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        assert f"--port {port}" in refusal(stepwell, f"{store} --port {port}")
-    assert "'no.such.host.invalid'" in refusal(stepwell, f"{store} --host no.such.host.invalid")
-    assert "192.0.2.1" in refusal(stepwell, f"{store} --host 192.0.2.1")
-    for port in ("65536", "-1", "x", "1.5"):
-        assert port in refusal(stepwell, f"{store} --port={port}")
-    assert "--exports" in refusal(stepwell, f"{store} --exports {store}/new")
-    assert "no/such/folder" in refusal(stepwell, f"{store} no/such/folder")
-    assert "manifest.json" in refusal(stepwell, f"{store}/manifest.json")
-    assert "33" in refusal(stepwell, " ".join([str(store)] * 33))
+        for options, parts in (
+            (f"--port {port}", f"--port {port}"),
+            ("--host no.such.host.invalid", "'no.such.host.invalid'"),
+            ("--host 192.0.2.1", "192.0.2.1"),
+            *((f"--port={wrong}", wrong) for wrong in ("65536", "-1", "x", "1.5")),
+            (f"--exports {store}/new", "--exports"),
+            ("no/such/folder", "no/such/folder"),
+            (f"{store}/manifest.json", "manifest.json"),
+            (" ".join([str(store)] * 32), "33"),
+        ):
+            stepwell.refused(f"view {store} {options}", parts)
 
 
 def test_without_the_extra_there_is_the_command_that_installs_it(
@@ -228,7 +182,7 @@ def test_without_the_extra_there_is_the_command_that_installs_it(
         if name.startswith(("stepwell.buffers.view.server", "uvicorn", "starlette")):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    assert "pip install 'stepwell[view]'" in refusal(stepwell, str(store))
+    stepwell.refused(f"view {store}", "pip install 'stepwell[view]'")
 
 
 @pytest.mark.parametrize(

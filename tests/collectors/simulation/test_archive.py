@@ -28,6 +28,7 @@ from stepwell.buffers.provenance.archive_file import opened
 from stepwell.collectors.simulation import archive as archive_module
 from support.archived import contents_of, record, repacked
 from support.envs.scrambled import ACTION_SPACES, ScrambledEnv
+from support.replayed import changed_chunk, rewritten
 
 RUNS = st.lists(
     st.lists(st.integers(1, 40), min_size=1, max_size=3).map(tuple), min_size=1, max_size=3
@@ -69,9 +70,12 @@ def test_a_store_is_restored(
 def test_extras_are_kept(tmp_path: Path) -> None:
     with record(tmp_path / "a", [[30, 5], [11]], has_extras=True, has_info=True) as replay:
         sw.archive(replay, tmp_path / "a.swa", env=ScrambledEnv, lanes=1)
-        with sw.SequenceReplayBuffer(tmp_path / "b") as again:
-            sw.restore(tmp_path / "a.swa", again, env=ScrambledEnv, lanes=1)
-            assert contents_of(again) == contents_of(replay)
+        for target in (tmp_path / "b", None):
+            with sw.SequenceReplayBuffer(target, codecs={"observation/hash": "zstd"}) as again:
+                sw.restore(tmp_path / "a.swa", again, env=ScrambledEnv, lanes=1)
+                assert contents_of(again) == contents_of(replay)
+                assert list(again.sessions) == list(replay.sessions)
+                assert again.spec["observation/hash"].codec == "zstd"
 
 
 @pytest.mark.proof
@@ -93,51 +97,6 @@ def test_of_a_ring_the_episodes_with_their_first_rows_are_archived(
     with sw.SequenceReplayBuffer() as again:
         sw.restore(tmp_path / "a.swa", again, env=ScrambledEnv, lanes=1)
         assert contents_of(again) == contents_of(some)
-
-
-@pytest.mark.proof
-def test_a_copy_of_joined_stores_is_proved_archived_and_restored(tmp_path: Path) -> None:
-    paths = [tmp_path / name for name in "abc"]
-    for number, path in enumerate(paths):
-        with record(path, [[30 + number], [40]], reseed_steps=1):
-            pass
-    with sw.SequenceReplayBuffer.open(paths, read_only=True) as joined:
-        with sw.SequenceReplayBuffer(tmp_path / "copy") as copy:
-            copy_episodes(joined, copy, keep=lambda episode: episode.id % 4 == 3, duplicates="keep")
-            assert copy.episodes > 2
-    with sw.SequenceReplayBuffer.open(tmp_path / "copy", read_only=True) as copy:
-        proofs = list(sw.resimulate(copy, env=ScrambledEnv, lanes=1))
-        assert len(proofs) == copy.episodes
-        assert all(proof.is_equal for proof in proofs)
-        sw.archive(copy, tmp_path / "copy.swa", env=ScrambledEnv, lanes=1)
-        before = contents_of(copy)
-    with sw.SequenceReplayBuffer(tmp_path / "again") as again:
-        sw.restore(tmp_path / "copy.swa", again, env=ScrambledEnv, lanes=1)
-        assert contents_of(again) == before
-
-
-@pytest.mark.parametrize("is_folder", [False, True])
-def test_a_replay_in_ram_is_archived_and_restored(tmp_path: Path, is_folder: bool) -> None:
-    with record(None, [[50, 3]], has_extras=True) as replay:
-        sw.archive(replay, tmp_path / "a.swa", env=ScrambledEnv, lanes=1)
-        with sw.SequenceReplayBuffer(tmp_path / "b" if is_folder else None) as again:
-            sw.restore(tmp_path / "a.swa", again, env=ScrambledEnv, lanes=1)
-            assert contents_of(again) == contents_of(replay)
-            assert list(again.sessions) == list(replay.sessions)
-
-
-@pytest.mark.proof
-def test_options_of_the_target_are_applied(tmp_path: Path) -> None:
-    with record(tmp_path / "a", [[60]]) as replay:
-        sw.archive(replay, tmp_path / "a.swa", env=ScrambledEnv, lanes=1)
-        codecs: dict[str, Any] = {"observation/hash": "zstd"}
-        with sw.SequenceReplayBuffer(tmp_path / "b", codecs=codecs) as again:
-            sw.restore(tmp_path / "a.swa", again, env=ScrambledEnv, lanes=1)
-            assert again.spec["observation/hash"].codec == "zstd"
-            assert contents_of(again) == contents_of(replay)
-        with sw.SequenceReplayBuffer(tmp_path / "c", capacity=30) as newest:
-            sw.restore(tmp_path / "a.swa", newest, env=ScrambledEnv, lanes=1)
-            assert len(newest) <= 30
 
 
 @pytest.mark.proof
@@ -186,15 +145,6 @@ def test_long_episodes_are_restored_in_many_pieces(
             assert contents_of(again) == contents_of(replay)
 
 
-def test_the_store_in_an_archive_is_not_archived_again(tmp_path: Path) -> None:
-    with record(None, [[20]]) as replay:
-        sw.archive(replay, tmp_path / "a.swa", env=ScrambledEnv, lanes=1)
-    with opened(tmp_path / "a.swa") as archived:
-        unpacked = sw.SequenceReplayBuffer.of(archived.storage)
-        with pytest.raises(ValueError, match="restore the archive first"):
-            sw.archive(unpacked, tmp_path / "b.swa", is_proved=False)
-
-
 @pytest.mark.parametrize("change", ["bytes", "manifest", "version"])
 def test_what_is_wrong_with_an_archive_names_the_archive_alone(tmp_path: Path, change: str) -> None:
     def changed(folder: Path) -> None:
@@ -233,39 +183,30 @@ def test_the_damage_of_another_store_is_not_that_of_an_open_archive(tmp_path: Pa
         assert caught.value is error
 
 
-def test_an_archive_of_an_earlier_version_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "old.swa").write_bytes(b"\x93SWA\r\n\x1a\n" + bytes(500))
-    with pytest.raises(ValueError, match=r"old\.swa is an archive of an earlier version.*0\.1"):
-        sw.restore(tmp_path / "old.swa", sw.SequenceReplayBuffer())
-
-
-def test_unknown_episodes_are_refused(tmp_path: Path) -> None:
+def test_what_cannot_be_archived_or_restored_is_refused(tmp_path: Path) -> None:
+    path, old = tmp_path / "a.swa", tmp_path / "old.swa"
+    old.write_bytes(b"\x93SWA\r\n\x1a\n" + bytes(500))
+    new = sw.SequenceReplayBuffer
     with record(None, [[50]]) as replay:
         for ids in ([7777], []):
             with pytest.raises(ValueError, match="episodes"):
-                sw.archive(replay, tmp_path / "a.swa", episodes=ids, env=ScrambledEnv)
-        sw.archive(replay, tmp_path / "a.swa", env=ScrambledEnv, lanes=1)
-        with pytest.raises(ValueError, match="7777"):
-            sw.restore(tmp_path / "a.swa", sw.SequenceReplayBuffer(), episodes=[7777])
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.swa"]
-
-
-def test_no_file_is_written_over_and_no_replay_in_use(tmp_path: Path) -> None:
-    with record(None, [[20]]) as replay:
-        (tmp_path / "a.swa").write_text("mine")
+                sw.archive(replay, path, episodes=ids, env=ScrambledEnv)
         with pytest.raises(ValueError, match="there already"):
-            sw.archive(replay, tmp_path / "a.swa", env=ScrambledEnv)
-        assert (tmp_path / "a.swa").read_text() == "mine"
-        sw.archive(replay, tmp_path / "b.swa", env=ScrambledEnv, lanes=1)
+            sw.archive(replay, old, env=ScrambledEnv)
+        sw.archive(replay, path, env=ScrambledEnv, lanes=1)
+        with pytest.raises(ValueError, match="7777"):
+            sw.restore(path, new(), episodes=[7777])
         with pytest.raises(ValueError, match="in use"):
-            sw.restore(tmp_path / "b.swa", replay, env=ScrambledEnv)
-
-
-def test_a_lie_refuses_the_archive(tmp_path: Path) -> None:
-    with record(None, [[60]]) as replay, lying(replay, "observation/real", episode=4) as liar:
+            sw.restore(path, replay, env=ScrambledEnv)
+        with pytest.raises(ValueError, match=r"old\.swa is an archive of an earlier version.*0\.1"):
+            sw.restore(old, new())
+        with opened(path) as archived, pytest.raises(ValueError, match="restore the archive first"):
+            sw.archive(new.of(archived.storage), tmp_path / "b.swa", is_proved=False)
+        liar = lying(replay, "observation/real", episode=4)
         with pytest.raises(RowsDiffer, match=r"episode 4.*observation/real"):
-            sw.archive(liar, tmp_path / "a.swa", env=ScrambledEnv, lanes=1)
-        assert not (tmp_path / "a.swa").exists()
+            sw.archive(liar, tmp_path / "b.swa", env=ScrambledEnv, lanes=1)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["a.swa", "old.swa"]
+    assert len(old.read_bytes()) == 508
 
 
 @pytest.mark.proof
@@ -277,9 +218,8 @@ def test_an_unproved_lie_is_found_when_it_is_restored(
     options: dict[str, Any] = {"envs": 1, "length": length, "has_info": True}
     with record(None, [[3_000]], **options) as replay:
         last = max(episode.id for episode in replay.iter_episodes())
-        with lying(replay, name, episode=last) as liar:
-            report = sw.archive(liar, tmp_path / "a.swa", is_proved=False)
-            assert not report.is_proved
+        liar = lying(replay, name, episode=last)
+        assert not sw.archive(liar, tmp_path / "a.swa", is_proved=False).is_proved
         make = partial(ScrambledEnv, "discrete", length)
         with sw.SequenceReplayBuffer(tmp_path / "b") as again:
             with pytest.raises(RowsDiffer, match=name) as caught:
@@ -292,7 +232,8 @@ def test_an_unproved_lie_is_found_when_it_is_restored(
 
 
 def test_a_false_end_is_found_when_it_is_restored(tmp_path: Path) -> None:
-    with record(None, [[60]], envs=1) as replay, lying(replay, "end", episode=3) as liar:
+    with record(None, [[60]], envs=1) as replay:
+        liar = lying(replay, "end", episode=3)
         with pytest.raises(RowsDiffer, match=r"episode 3: .*'end'"):
             sw.archive(liar, tmp_path / "a.swa", env=ScrambledEnv, lanes=1)
         sw.archive(liar, tmp_path / "a.swa", is_proved=False)
@@ -314,7 +255,8 @@ def test_an_env_of_another_version_is_never_stored(tmp_path: Path) -> None:
 
 
 def test_episodes_that_cannot_be_played_are_refused_or_left_out(tmp_path: Path) -> None:
-    with record(None, [[60]], envs=1) as replay, without_seed(replay, episode=5) as lacking:
+    with record(None, [[60]], envs=1) as replay:
+        lacking = without_seed(replay, episode=5)
         with pytest.raises(Unprovable, match=r"episode 5.*only_provable"):
             sw.archive(lacking, tmp_path / "a.swa", env=ScrambledEnv, is_proved=False)
         report = sw.archive(
@@ -328,30 +270,28 @@ def test_episodes_that_cannot_be_played_are_refused_or_left_out(tmp_path: Path) 
 
 
 def lying(replay: sw.SequenceReplayBuffer, name: str, episode: int) -> sw.SequenceReplayBuffer:
-    """The same replay but for one number of one row of an episode."""
-    return changed(replay, episode, name=name)
+    """The same replay but for one number of one row of an episode, or its end."""
+
+    def changed(chunk: Chunk) -> Chunk:
+        if chunk.episode != episode:
+            return chunk
+        if name == "end":
+            other = End.TRUNCATED if chunk.end & End.TERMINATED else End.TERMINATED
+            return changed_chunk(chunk, end=other)
+        rows = chunk.fields[name].copy()
+        rows[len(rows) // 2] += 1
+        return changed_chunk(chunk, fields={**chunk.fields, name: rows})
+
+    return rewritten(replay, changed)
 
 
 def without_seed(replay: sw.SequenceReplayBuffer, episode: int) -> sw.SequenceReplayBuffer:
-    """The same replay, but an episode lacks the number by which its chain is found."""
-    return changed(replay, episode, number=1_000)
+    """The same replay, but from an episode on the numbers by which chains are found are others."""
 
+    def changed(chunk: Chunk) -> Chunk:
+        facts = dict(chunk.metadata)
+        if chunk.episode >= episode:
+            facts["stream_episode"] = int(str(facts["stream_episode"])) + 1_000
+        return changed_chunk(chunk, metadata=facts)
 
-def changed(
-    replay: sw.SequenceReplayBuffer, number_of: int, name: str = "", number: int = 0
-) -> sw.SequenceReplayBuffer:
-    copy = sw.SequenceReplayBuffer()
-    copy.bind(replay.spec, replay.sessions[0])
-    for episode in replay.iter_episodes():
-        fields, metadata = dict(episode.fields), dict(episode.metadata)
-        end = episode.end
-        if episode.id == number_of and name == "end":
-            end = End.TRUNCATED if end & End.TERMINATED else End.TERMINATED
-        elif episode.id == number_of and name:
-            rows = fields[name] = fields[name].copy()
-            rows[len(rows) // 2] += 1
-        if episode.id >= number_of and number:
-            metadata["stream_episode"] = int(episode.metadata["stream_episode"]) + number  # type: ignore[call-overload]
-        place = episode.id, episode.stream, episode.first_row, end
-        copy.add([Chunk(*place, fields, metadata)])
-    return copy
+    return rewritten(replay, changed)

@@ -17,7 +17,6 @@ import stepwell as sw
 from demo_rom import write_demo
 from stepwell.buffers import Chunk, Episode, SequenceReplayBuffer
 from stepwell.buffers.curation.copy import copy_episodes
-from stepwell.wrappers.atari_snapshots import AleState
 from support.envs.nes_backends import needs_a_backend
 from support.replayed import changed_chunk, recorded, rewritten, whole_episodes
 
@@ -29,6 +28,11 @@ def pong(num_workers: int, **settings: Any) -> SequenceReplayBuffer:
         "Pong", 2, backend="python", num_workers=num_workers, max_frames=240, **settings
     )
     return recorded(envs, 200, info={"lives": -1})
+
+
+@pytest.fixture(scope="module")
+def poles() -> SequenceReplayBuffer:
+    return recorded(sw.make_vec("CartPole-v1", 1, num_workers=0), 60)
 
 
 @pytest.fixture(scope="module")
@@ -129,32 +133,10 @@ def test_every_row_of_short_episodes(make: Callable[[], SequenceReplayBuffer]) -
 
 
 @pytest.mark.proof
-def test_the_generator_of_the_env_is_in_the_same_state() -> None:
-    """FrozenLake draws in each step."""
-    replay = recorded(sw.make_vec("FrozenLake-v1", 1, num_workers=0), 30)
-    for episode in replay.iter_episodes():
-        reference = gym.make("FrozenLake-v1")
-        reference.reset(seed=int(str(episode.metadata["seed"])))
-        for row in range(last_row(episode) + 1):
-            env, _, _ = sw.env_at(replay, episode.id, row)
-            states = [one.unwrapped.np_random.bit_generator.state for one in (env, reference)]
-            assert states[0] == states[1]
-            reference.step(int(episode.action[row]))
-
-
-@pytest.mark.proof
-def test_rows_of_an_atari_game(saved_pong: SequenceReplayBuffer) -> None:
+def test_rows_of_atari_games(saved_pong: SequenceReplayBuffer) -> None:
     check_some(saved_pong)
     check_some(saved_pong, use_snapshots=True)
-
-
-@pytest.mark.proof
-def test_rows_of_an_atari_game_from_a_worker_process() -> None:
-    check_some(pong(1, snapshots=True), use_snapshots=True)
-
-
-@pytest.mark.proof
-def test_rows_of_the_native_backend() -> None:
+    check_some(pong(1, snapshots=True), use_snapshots=True)  # of a worker process
     envs = sw.make_atari("Seaquest", 2, backend="native", max_frames=160)
     check_some(recorded(envs, 150))
 
@@ -170,32 +152,6 @@ def test_a_snapshot_begins_after_a_lost_life(breakout: SequenceReplayBuffer) -> 
         for use_snapshots in (False, True):
             live = sw.env_at(replay, episode.id, row, use_snapshots=use_snapshots)
             check_rest(live, episode, row)
-
-
-@pytest.mark.proof
-def test_both_ways_lead_to_one_state_of_the_emulator(breakout: SequenceReplayBuffer) -> None:
-    """With what it draws and with what sticky actions repeat, as the next states show."""
-    replay = breakout
-    episode = next(one for one in replay.iter_episodes() if "seed" not in one.metadata)
-    row = last_row(episode) // 2
-    one: Any
-    other: Any
-    one, other = (
-        sw.env_at(replay, episode.id, row, use_snapshots=use_snapshots)[0]
-        for use_snapshots in (False, True)
-    )
-    for action in [3, 3, 0, 2, 3, 1, 2, 2, 0, 3]:
-        left, right = (AleState.of(env.unwrapped.ale) for env in (one, other))
-        assert left.machine == right.machine
-        assert left.position == right.position
-        np.testing.assert_array_equal(left.words, right.words)
-        assert (
-            one.unwrapped.np_random.bit_generator.state
-            == other.unwrapped.np_random.bit_generator.state
-        )
-        np.testing.assert_array_equal(one.step(action)[0], other.step(action)[0])
-    for env in (one, other):
-        env.close()
 
 
 @needs_a_backend
@@ -225,14 +181,6 @@ def test_a_stack_of_frames_is_whole() -> None:
             env.close()
 
 
-def test_an_episode_branches() -> None:
-    replay = recorded(sw.make_vec("CartPole-v1", 1, num_workers=0), 60)
-    episode = next(replay.iter_episodes())
-    env, _, _ = sw.env_at(replay, episode.id, 3)
-    observation, *_ = env.step(1 - int(episode.action[3]))
-    assert not np.array_equal(observation, episode.observation[4])
-
-
 @pytest.mark.parametrize(
     ("episode", "row", "match"),
     [
@@ -244,41 +192,42 @@ def test_an_episode_branches() -> None:
         (0, 500, "row: .*500"),
     ],
 )
-def test_what_is_not_there_is_refused(episode: Any, row: Any, match: str) -> None:
-    replay = recorded(sw.make_vec("CartPole-v1", 1, num_workers=0), 60)
+def test_what_is_not_there_is_refused(
+    poles: SequenceReplayBuffer, episode: Any, row: Any, match: str
+) -> None:
     with pytest.raises(ValueError, match=match):
-        sw.env_at(replay, episode, row)
+        sw.env_at(poles, episode, row)
+    with pytest.raises(ValueError, match="snapshots=True"):
+        sw.env_at(poles, 0, use_snapshots=True)
 
 
-def test_the_row_of_an_end_is_refused() -> None:
-    replay = recorded(sw.make_vec("CartPole-v1", 1, num_workers=0), 60)
-    episode = next(replay.iter_episodes())
+def test_the_row_of_an_end_is_refused(poles: SequenceReplayBuffer) -> None:
+    episode = next(poles.iter_episodes())
     assert episode.end.is_final
     with pytest.raises(ValueError, match=f"row: .*0 to {episode.steps - 1}, got {episode.steps}"):
-        sw.env_at(replay, episode.id, episode.steps)
+        sw.env_at(poles, episode.id, episode.steps)
 
 
 @pytest.mark.parametrize("field", ["observation", "reward"])
-def test_an_env_that_shows_other_rows_is_refused(field: str) -> None:
+def test_an_env_that_shows_other_rows_is_refused(poles: SequenceReplayBuffer, field: str) -> None:
     def lie(chunk: Chunk) -> Chunk:
         rows = chunk.fields[field].copy()
         rows[4:5] += 1
         return changed_chunk(chunk, fields={**chunk.fields, field: rows})
 
-    replay = rewritten(recorded(sw.make_vec("CartPole-v1", 1, num_workers=0), 60), lie)
+    replay = rewritten(poles, lie)
     sw.env_at(replay, 0, 3)
     with pytest.raises(ValueError, match=f"{field} of row 4"):
         sw.env_at(replay, 0, 5)
 
 
-def test_an_episode_that_ends_before_its_stored_end_is_refused() -> None:
+def test_an_episode_that_ends_before_its_stored_end_is_refused(poles: SequenceReplayBuffer) -> None:
     def longer(chunk: Chunk) -> Chunk:
         fields = {name: np.concatenate([rows, rows]) for name, rows in chunk.fields.items()}
         return changed_chunk(chunk, fields=fields)
 
-    replay = recorded(sw.make_vec("CartPole-v1", 1, num_workers=0), 60)
-    end = next(replay.iter_episodes()).steps
-    replay = rewritten(replay, longer)
+    end = next(poles.iter_episodes()).steps
+    replay = rewritten(poles, longer)
     for row in (end, end + 1):
         with pytest.raises(ValueError, match=f"ends? .*row {end}|ended .*row {end}"):
             sw.env_at(replay, 0, row)
@@ -302,12 +251,6 @@ def test_a_snapshot_reaches_an_episode_that_no_seed_leads_to(
     check_rest(sw.env_at(replay, episode.id, 2, use_snapshots=True), episode, 2)
 
 
-def test_an_episode_without_a_snapshot_names_the_option() -> None:
-    replay = recorded(sw.make_vec("CartPole-v1", 1, num_workers=0), 30)
-    with pytest.raises(ValueError, match="snapshots=True"):
-        sw.env_at(replay, 0, use_snapshots=True)
-
-
 @pytest.mark.proof
 def test_episodes_of_stores_that_are_read_as_one(
     breakout: SequenceReplayBuffer, tmp_path: Path
@@ -324,30 +267,16 @@ def test_episodes_of_stores_that_are_read_as_one(
 
 
 @pytest.mark.proof
-def test_snapshots_survive_copies_and_rings(
-    saved_pong: SequenceReplayBuffer, tmp_path: Path
-) -> None:
-    replay = saved_pong
-    texts = {one.metadata["snapshot"] for one in replay.iter_episodes()}
-    assert all(isinstance(text, str) for text in texts)
-    assert len(texts) == replay.episodes
-    copied = SequenceReplayBuffer(path=tmp_path / "copied")
-    copy_episodes([replay], copied)
-    assert {one.metadata["snapshot"] for one in copied.iter_episodes()} == texts
-    copied.close()
-    with SequenceReplayBuffer.open(tmp_path / "copied", read_only=True) as read:
-        episode = list(read.iter_episodes())[-1]
-        check_rest(sw.env_at(read, episode.id, 7, use_snapshots=True), episode, 7)
+def test_snapshots_survive_in_rings() -> None:
     ring = SequenceReplayBuffer(capacity=150)
     envs = sw.make_atari("Pong", 1, backend="python", max_frames=160, snapshots=True)
     with sw.Collector(envs, sw.RandomPolicy(), ring, seed=0) as collector:
         collector.collect(steps=300)
     whole = [one for one in ring.iter_episodes() if one.first_row == 0]
     check_rest(sw.env_at(ring, whole[-1].id, 5, use_snapshots=True), whole[-1], 5)
-    late = [one for one in ring.iter_episodes() if one.first_row]
-    for one in late:
+    for late in (one for one in ring.iter_episodes() if one.first_row):
         with pytest.raises(ValueError, match="snapshot"):
-            sw.env_at(ring, one.id, one.first_row + 1, use_snapshots=True)
+            sw.env_at(ring, late.id, late.first_row + 1, use_snapshots=True)
 
 
 @pytest.mark.proof

@@ -25,6 +25,7 @@ import stepwell as sw
 from stepwell import wrappers as our_wrappers
 from stepwell.buffers import SequenceReplayBuffer, Spec
 from stepwell.collectors.simulation import remake
+from stepwell.collectors.simulation.guard import check_recipe
 from stepwell.collectors.simulation.remake import maker_of
 from stepwell.wrappers.recipe import read_spec, spec_of
 from support.replayed import check_all_equal, recorded, rewritten
@@ -33,6 +34,7 @@ pytest.importorskip("cv2", reason="needs OpenCV")
 
 Facts = dict[str, Any]
 GYMNASIUM, OURS = "gymnasium.wrappers", "stepwell.wrappers"
+LACKING = "lacking"
 
 
 class Picture(gym.Env[Any, Any]):
@@ -156,9 +158,56 @@ def test_arguments_of_wrappers_out_of_their_range_are_refused(
     check_refused(facts, picture[1], name if key != "dtype" else "", "--env")
 
 
-def test_frames_of_the_episode_before_cannot_be_made_again(picture: tuple[Facts, Spec]) -> None:
-    facts = changed(picture[0], [(GYMNASIUM, "MaxAndSkipObservation", {"skip": 2})])
-    check_refused(facts, picture[1], "MaxAndSkipObservation goes on", "FrameSkip", "--env")
+@pytest.fixture
+def trap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A module that must not be imported."""
+    (tmp_path / "trap_of_a_store.py").write_text("raise SystemExit('imported')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return "trap_of_a_store"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"entry_point": "TRAP:make"},
+        {"id": "TRAP:Picture-v0"},
+        {"id": "Unknown-v3", "entry_point": "TRAP:make"},
+        {"wrapped_by": [("TRAP", "Wrap", {})]},
+        {"wrapped_by": [("TRAP", "TimeLimit", {})]},
+    ],
+    ids=["entry point", "prefix of the id", "unknown id", "wrapper", "a known name"],
+)
+def test_no_module_is_imported_that_a_store_names(
+    picture: tuple[Facts, Spec], trap: str, change: Facts
+) -> None:
+    named = json.loads(json.dumps(change).replace("TRAP", trap))
+    check_refused(changed(picture[0], **named), picture[1], "expected", "--env")
+    assert trap not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "kwargs", "parts"),
+    [
+        ("os", "system", {}, []),
+        ("builtins", "print", {}, []),
+        (GYMNASIUM, "RecordVideo", {"video_folder": "videos"}, ["neither writes"]),
+        (GYMNASIUM, "HumanRendering", {}, ["neither writes"]),
+        (GYMNASIUM, "NormalizeReward", {}, []),
+        (GYMNASIUM, "MaxAndSkipObservation", {"skip": 2}, ["goes on", "FrameSkip"]),
+        (OURS, "make_vec", {}, []),
+        (GYMNASIUM, "vector", {}, []),
+        (f"{GYMNASIUM}.common", "np", {}, []),
+        (GYMNASIUM, "ClipReward", None, []),
+        (GYMNASIUM, "TimeLimit", [1], []),
+        (GYMNASIUM, "x" * 9000, {}, ["xxx"]),
+    ],
+)
+def test_wrappers_that_write_or_remember_or_are_none_are_refused(
+    picture: tuple[Facts, Spec], owner: str, name: str, kwargs: Any, parts: list[str]
+) -> None:
+    facts = changed(picture[0], [(owner, name, kwargs)], kwargs={"render_mode": "rgb_array"})
+    check_refused(facts, picture[1], *parts, "--env")
+    assert not Path("videos").exists()
 
 
 @given(
@@ -261,32 +310,53 @@ def test_registered_wrappers_are_not_left_out(name: str, kwargs: Facts, parts: l
 
 @pytest.mark.parametrize(
     "change",
-    [{"frame_skip": 1001}, {"noop_max": 1001}, {"frame_stack": 1025}, {"size": [4097, 10]}],
-    ids=str,
+    [
+        *({"frame_skip": 1001}, {"noop_max": 1001}, {"noop_max": -1}, {"frame_stack": 1025}),
+        *({"size": [4097, 10]}, {"size": "big"}, {"boot": ["NOOP 1"] * 65}, {"game": "game"}),
+    ],
+    ids=lambda change: str(change)[:30],
 )
-def test_settings_of_atari_out_of_their_range_are_refused(
-    pong: tuple[Facts, Spec], change: Facts
-) -> None:
-    facts = {**pong[0], "recipe": {**pong[0]["recipe"], **change}}
-    check_refused(facts, pong[1], *change, "--env")
+def test_settings_of_games_out_of_their_range_are_refused(change: Facts) -> None:
+    (name,) = change
+    maker = "make_nes" if name in ("boot", "game") else "make_atari"
+    with pytest.raises(ValueError, match=f"{name}.*--env"):
+        check_recipe({"maker": maker, **change})
 
 
 @pytest.mark.parametrize(
-    "change",
-    [{"frame_skip": 1001}, {"noop_max": 1001}, {"boot": ["NOOP 1"] * 65}, {"game": "game"}],
-    ids=lambda change: next(iter(change)),
+    ("change", "parts"),
+    [
+        ({"frame_skip": 1001}, ["frame_skip", "--env"]),
+        ({"game": "no such game"}, ["no such game"]),
+        ({"game": None}, ["None"]),
+        ({"backend": "cloud"}, ["backend", "cloud"]),
+        ({"sticky": 7}, ["sticky", "7"]),
+        ({"life_loss": "end"}, ["life_loss"]),
+        ({"grayscale": False}, ["observation"]),
+        ({"full_actions": True}, ["action"]),
+        ({"new_setting": 1}, ["new_setting"]),
+        ({"final_observation": "true"}, ["final_observation"]),
+        *(({name: LACKING}, [name]) for name in ("game", "sticky", "mode", "backend")),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
 )
-def test_settings_of_cartridges_out_of_their_range_are_refused(
-    pong: tuple[Facts, Spec], change: Facts
+def test_a_recipe_of_atari_is_checked(
+    pong: tuple[Facts, Spec], change: Facts, parts: list[str]
 ) -> None:
-    from stepwell.collectors.simulation.guard import check_recipe
+    recipe = {**pong[0]["recipe"], **change}
+    recipe = {name: value for name, value in recipe.items() if value != LACKING}
+    with pytest.raises(ValueError, match=".*".join(parts)):
+        maker_of({**pong[0], "recipe": recipe}, pong[1])
 
-    (name,) = change
-    with pytest.raises(ValueError, match=name):
-        check_recipe({"maker": "make_nes", **change})
 
-
-@pytest.mark.parametrize("text", ["[" * 5000, '{"a":' * 900, json.dumps({"id": "A" * 300})])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "[]", "{", "null", '{"id": 3}', '{"id": "CartPole-v1"}', "1"),
+        *("[" * 5000, '{"a":' * 900, json.dumps({"id": "A" * 300})),
+    ],
+    ids=lambda text: text[:20],
+)
 def test_texts_that_are_no_spec_are_refused(picture: tuple[Facts, Spec], text: str) -> None:
     check_refused({**picture[0], "env_spec": text}, picture[1], "env spec", "--env")
 
@@ -295,11 +365,8 @@ def test_deep_arguments_and_long_words_are_refused(picture: tuple[Facts, Spec]) 
     deep: Any = 1
     for _ in range(40):
         deep = [deep]
-    check_refused(changed(picture[0], kwargs={"deep": deep}), picture[1], "env spec", "--env")
-    facts = changed(picture[0], id="A" * 250 + "-v0")
-    check_refused(facts, picture[1], "env spec", "--env")
-    facts = changed(picture[0], [(GYMNASIUM, "x" * 9000, {})])
-    check_refused(facts, picture[1], "xxx", "--env")
+    for change in ({"kwargs": {"deep": deep}}, {"id": "A" * 250 + "-v0"}):
+        check_refused(changed(picture[0], **change), picture[1], "env spec", "--env")
 
 
 def test_versions_without_end_are_not_looked_for(

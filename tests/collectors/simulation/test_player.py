@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
@@ -15,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import stepwell as sw
-from stepwell.buffers import Chunk, End, SequenceReplayBuffer
+from stepwell.buffers import Chunk, SequenceReplayBuffer
 from stepwell.buffers.provenance.chains import Chain, chains_of
 from stepwell.collectors.simulation import player as player_module
 from stepwell.collectors.simulation.player import PlayedRows, Player
@@ -67,54 +66,26 @@ def played(
         return list(rows)
 
 
-def check_rows(replay: SequenceReplayBuffer, pieces: list[PlayedRows]) -> None:
-    """The pieces are the stored rows, each once and in order."""
-    by_episode: dict[int, list[PlayedRows]] = defaultdict(list)
-    for piece in pieces:
-        assert piece.play.episode is not None
-        by_episode[piece.play.episode.id].append(piece)
-    for each in by_episode.values():
-        one = each[0].play
-        assert one.episode is not None
-        (stored,) = one.episode.chunks(1 << 20)
-        assert each[0].first_row == stored.first_row
-        assert [piece.is_last for piece in each] == [False] * (len(each) - 1) + [True]
-        assert all(piece.end == End.NONE for piece in each[:-1])
-        assert each[-1].end == stored.end & ~End.PENDING
-        names = [f.name for f in replay.spec.fields if f.kind in ("observation", "reward", "info")]
-        assert [*each[0].fields] == [name for name in each[0].fields if name in names]
-        for name in names:
-            rows = np.concatenate([piece.fields[name] for piece in each])
-            assert rows.dtype == stored.fields[name].dtype
-            np.testing.assert_array_equal(rows, stored.fields[name])
-    assert len(by_episode) == replay.storage.index.episodes
-
-
 @pytest.mark.proof
-@pytest.mark.parametrize("lanes", [1, 2, 4])
-@pytest.mark.parametrize("reseed_steps", [None, 30])
-def test_the_rows_are_those_that_a_collector_stored(lanes: int, reseed_steps: int | None) -> None:
-    replay = nested(reseed_steps=reseed_steps)
-    check_rows(replay, played(replay, lanes=lanes))
-
-
-@pytest.mark.proof
-@given(piece=st.integers(1, 9), seed=st.integers(0, 5))
-def test_pieces_of_any_size_give_the_same_rows(piece: int, seed: int) -> None:
-    replay = nested(60 + seed, reseed_steps=20)
+@given(piece=st.integers(1, 9), seed=st.integers(0, 5), reseed_steps=st.sampled_from([None, 20]))
+def test_pieces_of_any_size_give_the_same_rows(
+    piece: int, seed: int, reseed_steps: int | None
+) -> None:
+    replay = nested(60 + seed, reseed_steps=reseed_steps)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(player_module, "PIECE_ROWS", piece)
-        found = played(replay, lanes=1)
-    assert max(rows.rows for rows in found) <= piece
-    check_rows(replay, found)
+        assert max(rows.rows for rows in played(replay, lanes=1)) <= piece
+        check_all_equal(replay, env=Nested)
 
 
-def test_large_rows_are_played_in_small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    replay = nested()
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_large_rows_are_played_in_small_pieces(lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    replay = nested(reseed_steps=30)
     monkeypatch.setattr(player_module, "_PIECE_BYTES", 2 * replay.spec.row_bytes)
-    found = played(replay, lanes=1)
-    assert max(rows.rows for rows in found) == 2
-    check_rows(replay, found)
+    pieces = played(replay, lanes=lanes)
+    assert max(piece.rows for piece in pieces) == 2
+    assert sum(piece.is_last for piece in pieces) == replay.episodes
+    check_all_equal(replay, env=Nested, lanes=lanes)
 
 
 def test_the_longest_chains_come_first() -> None:

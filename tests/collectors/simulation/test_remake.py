@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,22 +36,6 @@ def cartpole() -> tuple[Facts, Spec]:
     return facts_of(sw.make_vec("CartPole-v1", 1, num_workers=0))
 
 
-@pytest.fixture(scope="module")
-def pong() -> tuple[Facts, Spec]:
-    return facts_of(sw.make_atari("Pong", 1, backend="native", size=(30, 40)))
-
-
-def with_spec(facts: Facts, change: Callable[[Facts], None]) -> Facts:
-    """The facts, with a change of the env spec."""
-    found = json.loads(facts["env_spec"])
-    change(found)
-    return {**facts, "env_spec": json.dumps(found)}
-
-
-def wrapper(name: str, module: str, **kwargs: Any) -> Facts:
-    return {"name": name, "entry_point": f"{module}:{name}", "kwargs": kwargs}
-
-
 def check_refused(facts: Facts, spec: Spec, *parts: str, **settings: Any) -> None:
     with pytest.raises(ValueError, match=".*".join(map(re.escape, parts))):
         maker_of(facts, spec, **settings)
@@ -69,74 +52,6 @@ def test_an_env_is_made_with_all_its_wrappers() -> None:
     assert env.unwrapped.spec is not None
     assert env.unwrapped.spec.kwargs["is_rainy"]
     assert not isinstance(maker.lane(), sw.SeededResets)
-
-
-@pytest.fixture
-def trap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A module that must not be imported."""
-    (tmp_path / "trap_of_a_store.py").write_text("raise SystemExit('imported')\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    return "trap_of_a_store"
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda spec, trap: spec.update(entry_point=f"{trap}:make"),
-        lambda spec, trap: spec.update(id=f"{trap}:CartPole-v1"),
-        lambda spec, trap: spec.update(id="Unknown-v3", entry_point=f"{trap}:make"),
-        lambda spec, trap: spec.update(vector_entry_point=f"{trap}:make"),
-        lambda spec, trap: spec["additional_wrappers"].append(wrapper("Wrap", trap)),
-        lambda spec, trap: spec["additional_wrappers"].append(wrapper("TimeLimit", trap)),
-    ],
-    ids=["entry point", "prefix of the id", "unknown id", "vector", "wrapper", "a known name"],
-)
-def test_no_module_is_imported_that_a_store_names(
-    cartpole: tuple[Facts, Spec], trap: str, change: Callable[[Facts, str], None]
-) -> None:
-    facts = with_spec(cartpole[0], lambda spec: change(spec, trap))
-    if json.loads(facts["env_spec"])["vector_entry_point"] == f"{trap}:make":
-        assert maker_of(facts, cartpole[1]).single().spec is not None  # it is never used
-    else:
-        check_refused(facts, cartpole[1], "expected", "--env")
-    assert trap not in sys.modules
-
-
-@pytest.mark.parametrize(
-    "found",
-    [
-        wrapper("system", "os"),
-        wrapper("print", "builtins"),
-        wrapper("RecordVideo", "gymnasium.wrappers", video_folder="videos"),
-        wrapper("HumanRendering", "gymnasium.wrappers"),
-        wrapper("NormalizeReward", "gymnasium.wrappers"),
-        wrapper("make_vec", "stepwell.wrappers"),
-        wrapper("vector", "gymnasium.wrappers"),
-        wrapper("np", "gymnasium.wrappers.common"),
-        {**wrapper("ClipReward", "gymnasium.wrappers"), "kwargs": None},
-        {**wrapper("TimeLimit", "gymnasium.wrappers"), "kwargs": [1]},
-        wrapper("TimeLimit", "gymnasium.wrappers", max_episode_steps="x"),
-        wrapper("FrameStackObservation", "gymnasium.wrappers", stack_size=1 << 40),
-        wrapper("FrameStack", "stepwell.wrappers", size=1 << 40),
-    ],
-    ids=lambda found: f"{found['entry_point']} {found['kwargs']}",
-)
-def test_wrappers_that_write_or_remember_or_are_none_are_refused(
-    cartpole: tuple[Facts, Spec], found: Facts
-) -> None:
-    def change(spec: Facts) -> None:
-        spec["additional_wrappers"].append(found)
-        spec["kwargs"]["render_mode"] = "rgb_array"
-
-    facts = with_spec(cartpole[0], change)
-    is_writer = found["name"] in ("RecordVideo", "HumanRendering")
-    check_refused(facts, cartpole[1], *(["neither writes"] if is_writer else []), "--env")
-    assert not Path("videos").exists()
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{", "null", '{"id": 3}', '{"id": "CartPole-v1"}', "1"])
-def test_a_damaged_env_spec_is_refused(cartpole: tuple[Facts, Spec], text: str) -> None:
-    check_refused({**cartpole[0], "env_spec": text}, cartpole[1], "env spec", "--env")
 
 
 @pytest.mark.parametrize(
@@ -210,39 +125,7 @@ def test_vector_envs_that_share_a_generator_are_refused() -> None:
     check_refused(*facts_of(envs), "one generator", "make_vec")
 
 
-# Atari.
-
-
-@pytest.mark.parametrize(
-    ("change", "parts"),
-    [
-        ({"size": [1 << 20, 1 << 20]}, ["size"]),
-        ({"frame_stack": 1 << 30}, ["frame_stack"]),
-        ({"size": "big"}, ["size"]),
-        ({"game": "no such game"}, ["no such game"]),
-        ({"game": None}, ["None"]),
-        ({"backend": "cloud"}, ["backend", "cloud"]),
-        ({"sticky": 7}, ["sticky", "7"]),
-        ({"noop_max": -1}, ["noop_max", "-1"]),
-        ({"life_loss": "end"}, ["life_loss"]),
-        ({"grayscale": False}, ["observation"]),
-        ({"full_actions": True}, ["action"]),
-        ({"new_setting": 1}, ["new_setting"]),
-        ({"final_observation": "true"}, ["final_observation"]),
-    ],
-    ids=lambda value: str(value) if isinstance(value, dict) else "",
-)
-def test_a_recipe_of_atari_is_checked(
-    pong: tuple[Facts, Spec], change: Facts, parts: list[str]
-) -> None:
-    facts = {**pong[0], "recipe": {**pong[0]["recipe"], **change}}
-    check_refused(facts, pong[1], *parts)
-
-
-def test_a_recipe_of_atari_that_lacks_a_setting_is_refused(pong: tuple[Facts, Spec]) -> None:
-    for name in ("game", "sticky", "mode", "backend"):
-        recipe = {key: value for key, value in pong[0]["recipe"].items() if key != name}
-        check_refused({**pong[0], "recipe": recipe}, pong[1], name)
+# Games.
 
 
 @pytest.mark.proof
@@ -251,9 +134,6 @@ def test_the_other_backend_of_atari_is_refused_where_it_cannot_do_the_same() -> 
     check_refused(*facts_of(envs), "noop_max", backend="native")
     envs = sw.make_atari("Breakout", 1, backend="python", life_loss="end", noop_max=0)
     check_refused(*facts_of(envs), "life_loss", backend="native")
-
-
-# NES.
 
 
 @needs_a_backend
@@ -276,9 +156,6 @@ def test_a_cartridge_needs_its_own_file() -> None:
     [
         ({"start": ["abc"]}, ["snapshots", "--env"]),
         ({"game": {"name": 3}}, ["cannot be made"]),
-        ({"game": "game"}, ["cannot be made"]),
-        ({"size": [1 << 20, 1 << 20]}, ["size"]),
-        ({"frame_stack": 1 << 30}, ["frame_stack"]),
         ({"backend": "none"}, ["cannot be made", "none"]),
         ({"boot": "JUMP 3"}, ["cannot be made", "JUMP"]),
         ({"frame_skip": 3}, []),

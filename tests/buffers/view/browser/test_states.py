@@ -32,27 +32,15 @@ class State:
     act: Callable[[Page], Any] = lambda page: None  # what is done last
 
 
-def show_stack(page: Page) -> None:
-    page.locator("#show-stack").check()
+SORT = "[data-column=return] button"
 
 
-def sort_by_return(page: Page) -> None:
-    page.locator("[data-column=return] button").click()
+def click(selector: str, wait: str = "body") -> Callable[[Page], Any]:
+    def act(page: Page) -> None:
+        page.locator(selector).click()
+        page.locator(wait).wait_for()
 
-
-def open_export(page: Page) -> None:
-    page.locator("#export-button").click()
-    page.locator("#export[open]").wait_for()
-
-
-def open_clip(page: Page) -> None:
-    page.locator("#clip-button").click()
-    page.locator("#clip[open]").wait_for()
-
-
-def open_help(page: Page) -> None:
-    page.locator("#help-button").click()
-    page.locator("#help[open]").wait_for()
+    return act
 
 
 def pin_another(page: Page) -> None:
@@ -68,20 +56,20 @@ def wrong_filter(page: Page) -> None:
 
 
 STATES = {
-    "table": State(("pong", "levels"), act=sort_by_return),
+    "table": State(("pong", "levels"), act=click(SORT)),
     "pong": State(("pong",), row=80),
-    "pong-dark": State(("pong",), row=80, scheme="dark", act=show_stack),
+    "pong-dark": State(("pong",), row=80, scheme="dark", act=click("#show-stack")),
     "pong-phone": State(("pong",), row=80, size=PHONE),
     "nes": State(("nes",), row=40),
     "cameras": State(("cameras",), row=12),
     "cameras-phone-dark": State(("cameras",), row=12, size=PHONE, scheme="dark"),
     "cartpole": State(("cartpole",), row=20),
     "compared": State(("random", "cartpole"), row=9, act=pin_another),
-    "compared-table-dark": State(("random", "cartpole"), scheme="dark", act=sort_by_return),
+    "compared-table-dark": State(("random", "cartpole"), scheme="dark", act=click(SORT)),
     "compared-table-phone": State(("random", "cartpole"), size=PHONE),
-    "export": State(("cartpole",), act=open_export),
-    "clip": State(("pong",), row=80, act=open_clip),
-    "help": State(("cartpole",), act=open_help),
+    "export": State(("cartpole",), act=click("#export-button", "#export[open]")),
+    "clip": State(("pong",), row=80, act=click("#clip-button", "#clip[open]")),
+    "help": State(("cartpole",), act=click("#help-button", "#help[open]")),
     "wrong-filter": State(("cartpole",), act=wrong_filter),
 }
 MAKE: dict[str, Callable[[Path], Path]] = {

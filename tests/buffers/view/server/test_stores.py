@@ -123,13 +123,7 @@ def test_damaged_chunks_are_left_out_and_counted(tmp_path: Path) -> None:
         assert viewer.ask("/frames/0/0/0/0.webp?first_row=14").status == 200
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/frames/1/0/0/0.webp",
-        "/api/values/1/0/8",
-    ],
-)
+@pytest.mark.parametrize("path", ["/frames/1/0/0/0.webp", "/api/values/1/0/8"])
 def test_a_request_that_finds_damage_says_so_once(tmp_path: Path, path: str) -> None:
     good = write_store(tmp_path / "good", [Played([0.0] + [1.5] * 20)])
     with Viewer(good, damaged_store(tmp_path / "bad")) as viewer:
