@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +20,6 @@ FOLDER = CHECKOUT / "examples" / "many_machines"
 SCRIPTS = sorted(FOLDER.glob("*.sh"))
 BINARIES = Path(sysconfig.get_path("scripts"))
 SETTINGS = {"STEPS": "60", "PARTS": "3", "SEED": "5", "SLURM_CPUS_PER_TASK": "0"}
-LINTED = {"extends": "default", "rules": {"line-length": {"max": 100}}}
 
 # Other hosts, and the batch system, by commands of these names: they do here what is done there.
 # The one of `stepwell` notes that it was called.
@@ -203,96 +201,6 @@ def test_a_script_is_sound(script: Path) -> None:
 def documents() -> list[Any]:
     yaml = pytest.importorskip("yaml")
     return list(yaml.safe_load_all((FOLDER / "kuberay.yaml").read_text()))
-
-
-def test_the_kubernetes_file_is_tidy() -> None:
-    pytest.importorskip("yamllint")
-    command = [sys.executable, "-m", "yamllint", "--strict", "-d", json.dumps(LINTED)]
-    done = subprocess.run(
-        [*command, FOLDER / "kuberay.yaml"], capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 0, done.stdout
-
-
-# The fields that KubeRay's RayJob (ray.io/v1, as of KubeRay 1.6) and Kubernetes' pods have, as far
-# as the file uses or could use them: another name would be refused or dropped by the cluster.
-QUANTITY = {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?$"}
-AMOUNTS = {"type": "object", "additionalProperties": QUANTITY}
-RESOURCES = {"requests": AMOUNTS, "limits": AMOUNTS}
-
-
-def fields(required: str, **properties: object) -> dict[str, object]:
-    """The schema of an object with these fields and no others."""
-    names = required.split()
-    allowed = {name: True for name in names} | properties
-    schema = {"type": "object", "properties": allowed, "required": names}
-    return {**schema, "additionalProperties": False}
-
-
-def many(schema: object) -> dict[str, object]:
-    return {"type": "array", "items": schema, "minItems": 1}
-
-
-CONTAINER = fields(
-    "name image",
-    name={"type": "string", "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"},
-    resources=fields("requests limits", **RESOURCES),
-    volumeMounts=many(fields("name mountPath", readOnly={"type": "boolean"})),
-    env=many(fields("name", value={"type": "string"}, valueFrom=True)),
-    ports=many(fields("containerPort", name={"type": "string"})),
-)
-POD = fields(
-    "spec",
-    spec=fields(
-        "containers",
-        containers=many(CONTAINER),
-        volumes=many(fields("name", persistentVolumeClaim=fields("claimName"))),
-        terminationGracePeriodSeconds={"type": "integer", "minimum": 0},
-        nodeSelector={"type": "object"},
-        tolerations={"type": "array"},
-    ),
-)
-START = {"type": "object", "additionalProperties": {"type": "string"}}  # numbers are texts there
-SECONDS = {"type": "integer", "minimum": 0}
-WORKERS = fields(
-    "groupName replicas minReplicas maxReplicas template",
-    template=POD,
-    rayStartParams=START,
-    **{name: SECONDS for name in ("replicas", "minReplicas", "maxReplicas")},
-)
-CLUSTER = fields(
-    "rayVersion headGroupSpec workerGroupSpecs",
-    rayVersion={"type": "string"},
-    authOptions=fields("mode", mode={"enum": ["disabled", "token"]}),
-    headGroupSpec=fields("template", template=POD, rayStartParams=START),
-    workerGroupSpecs=many(WORKERS),
-)
-JOB = fields(
-    "apiVersion kind metadata spec",
-    apiVersion={"const": "ray.io/v1"},
-    kind={"const": "RayJob"},
-    metadata=fields("name"),
-    spec=fields(
-        "entrypoint rayClusterSpec",
-        rayClusterSpec=CLUSTER,
-        shutdownAfterJobFinishes={"type": "boolean"},
-        submissionMode={"enum": ["K8sJobMode", "HTTPMode", "SidecarMode", "InteractiveMode"]},
-        runtimeEnvYAML={"type": "string"},
-        **{
-            name: SECONDS
-            for name in ("ttlSecondsAfterFinished", "activeDeadlineSeconds", "backoffLimit")
-        },
-    ),
-)
-
-
-def faults(job: Any) -> list[str]:
-    jsonschema = pytest.importorskip("jsonschema")
-    return [error.message for error in jsonschema.Draft202012Validator(JOB).iter_errors(job)]
-
-
-def test_the_ray_job_has_fields_that_kuberay_knows() -> None:
-    assert faults(documents()[0]) == []
 
 
 def pods(job: Any) -> Iterator[Any]:

@@ -1,24 +1,32 @@
-"""Loss of power at any moment: what `add` returned from is there, nothing else is half there."""
+"""Loss of power, kill -9 and failures at any call: what `add` returned from is there.
+
+And nothing else is half there.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import itertools
+import os
 import random
+import resource
+import signal
+import traceback
 from pathlib import Path
 
 import pytest
 
 from stepwell.buffers import DiskStorage, StoreFailed
+from stepwell.buffers.storage.disk.files import Files
 from stepwell.buffers.testing import chunk_of
-from support.crash.crash_truth import APPEND
+from support.crash.crash_truth import APPEND, Plan, Truth, require, store_flush
 from support.crash.disk_faults import Killed
 from support.crash.medium import Image, Medium, MediumFiles, restore
 from support.crash.power_loss_scenario import lose_power
 from support.examples import by_tier
 
-IMAGES = by_tier(100, 500, 500)  # in each part
+IMAGES = by_tier(200, 1_000, 1_000)  # in each part
 
 
 @pytest.mark.parametrize("part", range(by_tier(1, 3, 12)))
@@ -32,6 +40,8 @@ def test_a_loss_of_power_leaves_every_flush_that_returned(tmp_path: Path, part: 
     assert got.extra >= 0.02 * IMAGES
     assert got.recovered >= 0.1 * IMAGES
     assert got.again >= 0.1 * IMAGES
+    assert got.kills >= 0.1 * IMAGES
+    assert got.failures >= 0.1 * IMAGES
 
 
 def test_a_store_in_a_folder_that_a_killed_process_had_made_survives(tmp_path: Path) -> None:
@@ -112,3 +122,40 @@ def test_what_was_healed_survives_when_the_sync_of_healing_fails(tmp_path: Path)
 
 def take_image(medium: Medium, rng: random.Random, images: list[Image]) -> None:
     images.append(medium.image(rng))
+
+
+def test_a_file_above_the_limit_of_the_system_is_refused_and_loses_nothing(tmp_path: Path) -> None:
+    path, truth = tmp_path / "store", Truth(APPEND)
+    pid = os.fork()
+    if not pid:
+        try:
+            write_up_to_the_limit(path)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    truth.begin([chunk_of(0)])
+    truth.end()
+    with DiskStorage.open(path) as storage:
+        truth.settle(storage)
+        truth.begin(flush := Plan("more", storage.index.next_episode).flush())
+        store_flush(storage, flush)
+        truth.end()
+    with DiskStorage.open(path, read_only=True) as reader:
+        truth.compare(reader)
+
+
+def write_up_to_the_limit(path: Path) -> None:
+    """A segment goes below the limit, the one that a long chunk needs does not."""
+    storage = APPEND.create(path, Files())
+    storage.add([chunk_of(0)])
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, resource.RLIM_INFINITY))
+    # Rows of noise: a seventh of them cannot be compressed.
+    long = chunk_of(1, 0, 5_000, stream=1)
+    for chunk in (long, chunk_of(2, stream=2)):
+        with pytest.raises(StoreFailed, match=r"no room: a new segment takes \d+ bytes, \d+ are f"):
+            storage.add([chunk])
+    require(len(storage.index) == 1, f"{len(storage.index)} chunks")
+    storage.close()
