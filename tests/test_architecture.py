@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import json
-import re
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
@@ -96,10 +95,6 @@ def imports() -> Iterator[tuple[Path, int, str]]:
         yield from ((file, source.lineno, f"{base}.{alias.name}") for alias in source.names)
 
 
-def is_command_line(file: Path) -> bool:
-    return label(file).startswith("collectors/cli/")
-
-
 def may_import(folder: str, name: str) -> bool:
     package, _, rest = name.partition(".")
     allowed = (f"{rest}.".startswith(f"{each}.") for each in ALLOWED[folder])
@@ -118,30 +113,6 @@ def test_the_library_imports_its_own_modules_by_relative_imports() -> None:
     assert not places(
         (file, node.lineno, name) for file, node, name in modules if name.split(".")[0] in own
     )
-
-
-def in_place(file: Path, node: ast.ImportFrom, name: str) -> Path | None:
-    """What a relative import means where a file lies: a folder, or a file without its ending."""
-    base = file.resolve().parents[node.level - 1].joinpath(*(node.module or "").split("."))
-    paths = [base / name, base]
-    return next((one for one in paths if one.is_dir() or one.with_suffix(".py").is_file()), None)
-
-
-def test_a_tool_that_follows_no_links_sees_the_arrows_between_all_rooms() -> None:
-    arrows = {
-        (file.resolve().parent, target if target.is_dir() else target.parent)
-        for file, node in nodes(ast.ImportFrom)
-        for each in node.names
-        if node.level and (target := in_place(file, node, each.name))
-    }
-    by_name = {
-        (file.parent.resolve(), target.parent.resolve())
-        for file, targets in imported_files().items()
-        for target in targets
-        if file.parent != target.parent and PACKAGE not in (file.parent, target.parent)
-    }
-    assert len(by_name) > 80
-    assert by_name <= arrows
 
 
 def test_the_package_root_holds_one_python_file() -> None:
@@ -187,35 +158,6 @@ def test_importing_stepwell_loads_no_folder_a_second_time(loaded: set[str]) -> N
 
 def test_importing_stepwell_loads_nothing_heavy(loaded: set[str]) -> None:
     assert sorted(loaded & NOT_AT_IMPORT) == []
-
-
-def test_the_library_does_not_print() -> None:
-    assert not places(
-        (file, call.lineno, ast.unparse(call))
-        for file, call in nodes(ast.Call)
-        if isinstance(call.func, ast.Name) and call.func.id == "print"
-        if not is_command_line(file)
-    )
-
-
-def passed_through(function: ast.FunctionDef) -> Iterator[ast.Call]:
-    """Calls that pass on the function's own `**kwargs`."""
-    if not function.args.kwarg:
-        return
-    for call in ast.walk(function):
-        if isinstance(call, ast.Call):
-            handed_on = [keyword.value for keyword in call.keywords if keyword.arg is None]
-            names = [value.id for value in handed_on if isinstance(value, ast.Name)]
-            if function.args.kwarg.arg in names:
-                yield call
-
-
-def test_keyword_arguments_are_not_passed_through() -> None:
-    assert not places(
-        (file, call.lineno, ast.unparse(call))
-        for file, function in nodes(ast.FunctionDef)
-        for call in passed_through(function)
-    )
 
 
 def test_there_is_no_global_statement() -> None:
@@ -318,41 +260,3 @@ def test_a_small_private_file_with_one_user_is_a_part_of_that_user() -> None:
         if (lines := sum(map(bool, map(str.strip, file.read_text("utf-8").splitlines()))))
         < SMALL_FILE_LINES
     ]
-
-
-def decorators(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
-    return {ast.unparse(decorator).split(".")[-1] for decorator in node.decorator_list}
-
-
-def undocumented(file: Path, node: ast.AST) -> Iterator[tuple[Path, int, str]]:
-    """Public classes, functions and methods below a node that have no docstring."""
-    for child in ast.iter_child_nodes(node):
-        if not isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            continue
-        if child.name.startswith("_") or decorators(child) & {"overload", "override", "setter"}:
-            continue
-        if not ast.get_docstring(child):
-            yield file, child.lineno, child.name
-        if isinstance(child, ast.ClassDef):
-            yield from undocumented(file, child)
-
-
-def test_every_public_thing_has_a_docstring() -> None:
-    assert not places(
-        found for file in library_files() for found in undocumented(file, tree_of(file))
-    )
-
-
-def test_no_docstring_begins_with_a_question() -> None:
-    """The first line says what a thing is or does."""
-    question = re.compile(r"(What|Where|Whether|How|Who)\b")
-    begun = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Module)
-    assert not [
-        f"{label(file)}: {text.splitlines()[0]}"
-        for file, node in all_nodes()
-        if isinstance(node, begun) and question.match(text := ast.get_docstring(node) or "")
-    ]
-
-
-def test_every_module_says_what_it_is_for() -> None:
-    assert not [label(file) for file in library_files() if not ast.get_docstring(tree_of(file))]

@@ -6,7 +6,6 @@ import datetime
 import importlib
 import json
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -141,38 +140,6 @@ def test_each_file_of_figures_names_its_source() -> None:
 def test_files_of_figures_are_those_that_one_command_measures() -> None:
     runs = module("measure_all").RUNS
     assert {file.name for file in RESULTS.iterdir()} == {f"{name}.json" for name in runs}
-
-
-def test_each_table_and_picture_of_performance_is_written_by_the_script() -> None:
-    text = (DOCS / "performance.md").read_text("utf-8")
-    blocks = re.findall(r"<!-- ([\w-]+) -->\n(.*?)\n<!-- end of \1 -->", text, re.DOTALL)
-    for name, block in blocks:
-        assert re.search(r"\n\(commit `[0-9a-f]{10}`, \d{4}-\d\d-\d\d; .*; .*\)$", block), name
-        text = text.replace(block, "")
-    assert "![" not in text
-    assert not cells(text)
-    writer = module("write_performance")
-    pictures = {path.name for path in (DOCS / "pictures").glob("speed-*.svg")}
-    assert pictures == {f"speed-{section.name}.svg" for section in writer.SECTIONS}
-
-
-@pytest.mark.proof
-def test_a_page_that_is_not_as_the_files_say_is_found(tmp_path: Path) -> None:
-    docs = tmp_path / "docs"
-    shutil.copytree(DOCS, docs)
-    page, picture = docs / "performance.md", docs / "pictures" / "speed-sequences.svg"
-    before = page.read_text("utf-8")
-    run("write_performance.py", "--check", "--docs", docs)
-    page.write_text(re.sub(r"\| 1 +\|", "| 2 |", before, count=1), encoding="utf-8")
-    picture.unlink()
-    command = [sys.executable, str(BENCHMARKS / "write_performance.py"), "--docs", str(docs)]
-    done = subprocess.run([*command, "--check"], capture_output=True, text=True)
-    assert done.returncode == 1
-    assert "speed-sequences.svg, performance.md" in done.stderr
-    assert not picture.exists()
-    subprocess.run(command, check=True)
-    assert page.read_text("utf-8") == before
-    assert picture.exists()
 
 
 @needs_checkout

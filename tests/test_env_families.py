@@ -66,16 +66,6 @@ def test_a_wrong_row_is_seen(field: str) -> None:
     assert f"differs in the {field} of row 5" in in_benchmarks(program)
 
 
-@pytest.mark.proof
-def test_an_env_that_a_seed_does_not_repeat_is_seen() -> None:
-    program = (
-        "_, logs = f.collected('Pendulum-v1')\n"
-        "envs = [f.gym.make('Pendulum-v1', g=g) for g in (10.0, 9.0)]\n"
-        "print([f.repeats(env, logs[0]) for env in envs])\n"
-    )
-    assert "[True, False]" in in_benchmarks(program)
-
-
 @pytest.mark.full
 def test_rows_of_all_installed_families_are_those_of_bare_envs(tmp_path: Path) -> None:
     found = tmp_path / "found.json"

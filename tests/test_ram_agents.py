@@ -49,41 +49,6 @@ def test_an_agent_equals_a_slow_model(game: str) -> None:
             assert agent.chances(seen).tolist() == expected
 
 
-def test_the_table_is_that_of_exponentials() -> None:
-    table = ram_agents.EXPONENTIALS
-    exact = 65536 * np.exp(-np.arange(len(table)) / 16)
-    assert np.abs(table - exact).max() < 20
-    assert table[-1] == 0 < table[0]
-
-
-@pytest.mark.proof
-def test_quantized_weights_choose_as_the_floats_do() -> None:
-    pytest.importorskip("torch")
-    pytest.importorskip("stable_baselines3")
-    import atari_trained
-
-    rng = np.random.default_rng(0)
-    sight = np.array([3, 1, 4]), np.array([[3, 1]])
-    state = {}
-    for name, (outputs, inputs) in zip(
-        atari_trained.LAYER_NAMES, ((64, 10), (64, 64), (6, 64)), strict=True
-    ):
-        state[f"{name}.weight"] = rng.normal(size=(outputs, inputs)) / np.sqrt(inputs)
-        state[f"{name}.bias"] = rng.normal(size=outputs)
-    parts = {name: one.astype(np.int64) for name, one in atari_trained.quantized(state).items()}
-    layers = [(parts[f"weights{n}"], parts[f"bias{n}"], int(parts[f"shift{n}"])) for n in range(3)]
-    agent = ram_agents.Agent(sight, layers)
-    for _ in range(50):
-        seen = list(rng.integers(0, 256, (3, 128)))
-        values = ram_agents.features(seen, sight) / ram_agents.UNIT
-        for n, name in enumerate(atari_trained.LAYER_NAMES):
-            values = state[f"{name}.weight"] @ values + state[f"{name}.bias"]
-            values = np.maximum(values, 0) if n < 2 else values
-        exact = np.exp(values) / np.exp(values).sum()
-        chances = agent.chances(seen)
-        np.testing.assert_allclose(chances / chances.sum(), exact, atol=0.06)
-
-
 class Known:
     """In place of an agent: its action is certain."""
 

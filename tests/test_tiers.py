@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -69,11 +68,6 @@ def test_a_file_is_left_out_in_a_second_run_if_nothing_of_it_is_left(
         "</testsuite></testsuites>"
     )
     assert files_without_others(file, tier) == {"t.test_b"} | ({"t.test_a"} if is_done else set())
-
-
-def test_the_extra_that_is_advised_is_there() -> None:
-    extras = tomllib.loads((CHECKOUT / "pyproject.toml").read_text("utf-8"))["project"]
-    assert "tests" in extras["optional-dependencies"]
 
 
 def test_contributing_gives_the_command_of_the_readme() -> None:

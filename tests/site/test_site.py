@@ -5,36 +5,18 @@ from __future__ import annotations
 import ast
 import importlib
 import re
-import sys
 from collections import Counter
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
 from stepwell.collectors.cli.app import every_command
 from support import documents, site_pages
-from support.source_tree import CHECKOUT
+from support.source_tree import CHECKOUT, PUBLIC_MODULES
 
 DOCS = CHECKOUT / "docs"
-PUBLIC = [
-    "stepwell",
-    "stepwell.buffers",
-    "stepwell.collectors",
-    "stepwell.wrappers",
-    "stepwell.wrappers.nes",
-    "stepwell.wrappers.testing",
-    "stepwell.buffers.testing",
-    "stepwell.buffers.space_json",
-    "stepwell.buffers.bridges",
-    "stepwell.buffers.bridges.formats",
-    "stepwell.buffers.bridges.publish",
-    *(
-        f"stepwell.buffers.dropin.{name}"
-        for name in ("dreamer", "fishyrl", "frame_history", "iris", "memmap", "sb3")
-    ),
-]
+PUBLIC = [*PUBLIC_MODULES, "stepwell.buffers.space_json"]
 
 
 def described(site: Path) -> Counter[str]:
@@ -125,26 +107,6 @@ def test_each_command_and_option_is_described(site: Path) -> None:
             assert not [each for each in options if each not in page.text], (name, parameter.name)
 
 
-@pytest.mark.parametrize(
-    ("page", "link"),
-    [
-        ("your-own-loop", "reference/api/collecting.html#stepwell.record"),
-        ("viewing", "reference/command-line.html#stepwell-view"),
-        ("reference/api/collecting", "policies.html#stepwell.collectors.Policy"),
-        ("reference/api/many-machines", "collecting.html#stepwell.Collector"),
-    ],
-)
-def test_names_in_code_lead_to_their_description(site: Path, page: str, link: str) -> None:
-    assert link in site_pages.read(site / f"{page}.html").links
-
-
-def test_search_finds_a_class(url: str, look: Any) -> None:
-    page = look(f"{url}/search.html?q=SequenceReplayBuffer")
-    found = page.locator("#search-results a", has_text="SequenceReplayBuffer").first
-    found.wait_for()
-    assert "reference/api/replay.html" in (found.get_attribute("href") or "")
-
-
 HEAD = '<html><head></head><body><article><h1 id="top">A</h1>{}</article></body></html>'
 PIECES = {
     '<a href="b.html">': "no file b.html",
@@ -179,21 +141,3 @@ def test_a_file_of_another_host_is_found(piece: str, tmp_path: Path) -> None:
     (tmp_path / "b.html").write_text(HEAD.format('<a href="https://example.org/">'))
     (tmp_path / "a.css").write_text("@import 'https://fonts.example/x.css'; a { top: url(x.png) }")
     assert site_pages.loaded_from_outside(tmp_path) == ["a.css: https://fonts.example/x.css"]
-
-
-def test_docstrings_are_prepared_for_sphinx() -> None:
-    pytest.importorskip("sphinx", reason="needs sphinx")
-    sys.path.insert(0, str(DOCS / "extensions"))
-    try:
-        prepare = importlib.import_module("docstrings").prepare
-    finally:
-        sys.path.remove(str(DOCS / "extensions"))
-    lines = ["[T, *shape], ``*`` as it is.", "", "Returns:", "    The code: 0.", ""]
-    lines += ["| a | b |", "|---|---|", "| 1 | 2 |"]
-    prepare(None, "function", "f", None, None, lines)
-    assert lines[:4] == ["[T, \\*shape], ``*`` as it is.", "", "Returns:", "    : The code: 0."]
-    alias = ["Alias for field number 3", ""]
-    prepare(None, "property", "f", None, None, alias)
-    assert not any(alias)
-    table = [line.strip() for line in lines[4:] if line.strip()]
-    assert table == [".. list-table::", ":header-rows: 1", "* - a", "- b", "* - 1", "- 2"]
