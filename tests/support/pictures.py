@@ -35,7 +35,8 @@ def read_animation(data: bytes) -> Shown:
     assert is_read
     durations = [float(each) / 1000 for each in animation.durations]
     frames = np.array(animation.frames)[..., 2::-1]
-    return Shown(frames, durations if len(frames) > 1 else [0])
+    is_still = len(frames) == 1 and data.startswith(b"RIFF")
+    return Shown(frames, [0] if is_still else durations)
 
 
 read_gif = read_webp = read_animation

@@ -13,6 +13,7 @@ import struct
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -364,117 +365,56 @@ def _npy(array: np.ndarray) -> bytes:
 def _hdf5(file: Path, rng: random.Random, secret: Path) -> str:
     import h5py
 
+    other = str(secret / "data.npz")
     with h5py.File(file, "r+") as opened:
         names: list[str] = []
         opened.visit(names.append)
         name = rng.choice(names)
         old = opened[name]
-        is_column = isinstance(old, h5py.Dataset)
-        kind = rng.choice(
-            [
-                *("array", "array", "array", "huge", "chunk", "external", "virtual", "soft"),
-                *("link", "vlen", "text", "reference", "gone", "group", "circle", "empty"),
-                *("bomb", "attribute"),
-            ]
-        )
+        rows = old[()] if isinstance(old, h5py.Dataset) else np.zeros(3)
+
+        def put(value: Any) -> None:
+            opened[name] = value
+
+        def virtual() -> None:
+            layout = h5py.VirtualLayout((30,), "u1")
+            layout[:] = h5py.VirtualSource(other, "x", (30,))
+            opened.create_virtual_dataset(name, layout)
+
+        make = partial(opened.create_dataset, name)
+        kinds: dict[str, Callable[[], Any]] = {
+            "array": lambda: put(_array(np.asarray(rows), rng)),
+            "huge": lambda: make(rng.choice([(2**62,), (2**31,)]), "f4", chunks=(1,)),
+            "chunk": lambda: make((1,), "f4", chunks=(2**28,), maxshape=(None,)),
+            "external": lambda: make((30,), "u1", external=[(other, 0, 30)]),
+            "virtual": virtual,
+            "soft": lambda: put(h5py.SoftLink(rng.choice(["/", "/nowhere", f"/{name}"]))),
+            "link": lambda: put(h5py.ExternalLink(other, "/")),
+            "vlen": lambda: make((4,), h5py.vlen_dtype(np.uint8)),
+            "text": lambda: put(rng.choice(["text", "{}", ["a", "b"]])),
+            "reference": lambda: make((4,), h5py.ref_dtype),
+            "gone": lambda: None,
+            "group": lambda: opened.create_group(name).create_group("inner"),
+            "circle": lambda: put(opened["/"]),
+            "empty": lambda: put(h5py.Empty("f4")),
+            "bomb": lambda: make(
+                data=np.zeros(MAX_BYTES + 1, np.uint8), compression="gzip", chunks=(1 << 20,)
+            ),
+        }
+        kind = rng.choice([*kinds, "array", "array", "attribute"])
         if kind == "attribute":
             value = rng.choice([*ODD[1:8], np.zeros(3), h5py.Empty("f"), 2**62])
             old.attrs[rng.choice([*old.attrs, "x", "a/b"])] = value
-            return "hdf5 attribute"
-        rows = old[()] if is_column else np.zeros(3)
-        del opened[name]
-        if kind == "array":
-            opened[name] = _array(np.asarray(rows), rng) if is_column else rows
-        elif kind in ("huge", "chunk"):
-            shape = rng.choice([(2**62,), (2**40, 3), (2**31,)]) if kind == "huge" else (1,)
-            chunks = (1,) * len(shape) if kind == "huge" else (2**28,)
-            maxshape = tuple(None for _ in shape)
-            opened.create_dataset(name, shape, "f4", chunks=chunks, maxshape=maxshape)
-        elif kind == "external":
-            where = str(secret / "data.npz")
-            opened.create_dataset(name, (30,), "u1", external=[(where, 0, 30)])
-        elif kind == "virtual":
-            layout = h5py.VirtualLayout((30,), "u1")
-            layout[:] = h5py.VirtualSource(str(secret / "data.npz"), "x", (30,))
-            opened.create_virtual_dataset(name, layout)
-        elif kind == "soft":
-            opened[name] = h5py.SoftLink(rng.choice(["/", "/nowhere", f"/{name}"]))
-        elif kind == "link":
-            opened[name] = h5py.ExternalLink(str(secret / "data.npz"), "/")
-        elif kind == "vlen":
-            column = opened.create_dataset(name, (4,), h5py.vlen_dtype(np.uint8))
-            column[0] = np.frombuffer(rng.randbytes(100), np.uint8)
-        elif kind == "text":
-            opened[name] = rng.choice(["text", "{}", ["a", "b"]])
-        elif kind == "reference":
-            opened.create_dataset(name, (4,), h5py.ref_dtype)
-        elif kind == "group":
-            opened.create_group(name).create_group("inner")
-        elif kind == "circle":
-            opened[name] = opened["/"]
-        elif kind == "empty":
-            opened[name] = h5py.Empty("f4")
-        elif kind == "bomb":
-            zeros = np.zeros(MAX_BYTES + 1, np.uint8)
-            opened.create_dataset(name, data=zeros, compression="gzip", chunks=(1 << 20,))
+        else:
+            del opened[name]
+            kinds[kind]()
     return f"hdf5 {kind}"
 
 
 def _parquet(file: Path, rng: random.Random, secret: Path) -> str:
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    table = pq.read_table(file)
-    name = rng.choice(table.column_names)
-    place = table.column_names.index(name)
-    rows = table.num_rows
-    kind = rng.choice(
-        [
-            "type",
-            "gone",
-            "null",
-            "cut",
-            "more",
-            "name",
-            "bomb",
-            "text",
-            "metadata",
-            "lists",
-            "twice",
-        ]
-    )
-    values: Any = None
-    if kind == "type":
-        values = pa.array([rng.choice([0, 1, 2**40, -3]) for _ in range(rows)])
-        values = values.cast(rng.choice(["int64", "float64", "string"]))
-    elif kind == "gone":
-        table = table.remove_column(place)
-    elif kind == "null":
-        values = pa.nulls(rows, table.schema.field(place).type)
-    elif kind == "cut":
-        table = table.slice(0, rng.randrange(rows + 1))
-    elif kind == "more":
-        table = pa.concat_tables([table] * rng.choice([2, 30]))
-    elif kind == "name":
-        names = list(table.column_names)
-        names[place] = rng.choice(["", "x", "observation/../x", "action.y", names[0]])
-        table = table.rename_columns(names)
-    elif kind == "bomb":
-        big = pa.array([bytes(4 << 20)], pa.binary())
-        values = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), big)
-    elif kind == "text":
-        values = pa.array([rng.choice(["", "x", "{}", "\0", "a" * 9999]) for _ in range(rows)])
-    elif kind == "lists":
-        values = pa.array([[1] * rng.randrange(4) for _ in range(rows)])
-    elif kind == "twice":
-        table = table.append_column(name, table.column(place))
-    if kind == "metadata":
-        texts = dict(table.schema.metadata or {})
-        for key in [key for key in texts if key.startswith(b"stepwell")]:
-            texts[key] = json.dumps(_changed(json.loads(texts[key]), rng)).encode()
-        table = table.replace_schema_metadata(texts)
-    if values is not None:
-        table = table.set_column(place, name, values)
+    table, kind = _changed_table(pq.read_table(file), rng)
     codec = rng.choice(["zstd", "gzip", "snappy", "none"])
     pq.write_table(table, file, compression=codec, row_group_size=rng.choice([3, 1000]))
     return f"parquet {kind}"
@@ -484,33 +424,65 @@ def _arrow(file: Path, rng: random.Random, secret: Path) -> str:
     import pyarrow as pa
 
     with pa.OSFile(str(file)) as raw:
-        table = pa.ipc.open_file(raw).read_all()
-    name = rng.choice(table.column_names)
-    place = table.column_names.index(name)
-    rows = table.num_rows
-    kind = rng.choice(["gone", "null", "cut", "more", "offsets", "text", "numbers", "name"])
-    if kind == "gone":
-        table = table.remove_column(place)
-    elif kind == "null":
-        table = table.set_column(place, name, pa.nulls(rows, table.schema.field(place).type))
-    elif kind == "cut":
-        table = table.slice(0, rng.randrange(rows + 1))
-    elif kind == "more":
-        table = pa.concat_tables([table] * 3)
-    elif kind == "offsets":
-        offsets = np.array([rng.choice([0, 5, -9, 2**30]) for _ in range(rows + 1)], np.int32)
-        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(bytes(100))]
-        table = table.set_column(place, name, pa.Array.from_buffers(pa.binary(), rows, buffers))
-    elif kind == "text":
-        table = table.set_column(place, name, pa.array(["x"] * rows))
-    elif kind == "numbers":
-        table = table.set_column(place, name, pa.array([rng.choice([0, 1, 255])] * rows))
-    else:
-        table = table.rename_columns(["x" if n == name else n for n in table.column_names])
+        table, kind = _changed_table(pa.ipc.open_file(raw).read_all(), rng)
     options = pa.ipc.IpcWriteOptions(compression=rng.choice([None, "zstd", "lz4"]))
     with pa.ipc.new_file(str(file), table.schema, options=options) as writer:
         writer.write_table(table)
     return f"arrow {kind}"
+
+
+def _changed_table(table: Any, rng: random.Random) -> tuple[Any, str]:
+    """Another table, and what it is."""
+    import pyarrow as pa
+
+    name = rng.choice(table.column_names)
+    place, rows = table.column_names.index(name), table.num_rows
+    columns: dict[str, Callable[[], Any]] = {
+        "type": lambda: pa.array([rng.choice([0, 1, 2**40, -3]) for _ in range(rows)]).cast(
+            rng.choice(["int64", "float64", "string"])
+        ),
+        "null": lambda: pa.nulls(rows, table.schema.field(place).type),
+        "bomb": lambda: pa.DictionaryArray.from_arrays(
+            pa.array([0] * rows, pa.int32()), pa.array([bytes(4 << 20)], pa.binary())
+        ),
+        "text": lambda: pa.array(
+            [rng.choice(["", "x", "{}", "\0", "a" * 9999]) for _ in range(rows)]
+        ),
+        "lists": lambda: pa.array([[1] * rng.randrange(4) for _ in range(rows)]),
+        "offsets": lambda: pa.Array.from_buffers(
+            pa.binary(), rows, [None, pa.py_buffer(_offsets(rows, rng)), pa.py_buffer(bytes(100))]
+        ),
+    }
+    tables: dict[str, Callable[[], Any]] = {
+        "gone": lambda: table.remove_column(place),
+        "cut": lambda: table.slice(0, rng.randrange(rows + 1)),
+        "more": lambda: pa.concat_tables([table] * rng.choice([2, 30])),
+        "name": lambda: table.rename_columns(
+            [
+                rng.choice(["", "x", "observation/../x", "action.y", each])
+                if each == name
+                else each
+                for each in table.column_names
+            ]
+        ),
+        "twice": lambda: table.append_column(name, table.column(place)),
+        "metadata": lambda: table.replace_schema_metadata(
+            {
+                key: json.dumps(_changed(json.loads(text), rng)).encode()
+                if key.startswith(b"stepwell")
+                else text
+                for key, text in (table.schema.metadata or {}).items()
+            }
+        ),
+    }
+    kind = rng.choice([*columns, *tables])
+    if kind in columns:
+        return table.set_column(place, name, columns[kind]()), kind
+    return tables[kind](), kind
+
+
+def _offsets(rows: int, rng: random.Random) -> np.ndarray:
+    return np.array([rng.choice([0, 5, -9, 2**30]) for _ in range(rows + 1)], np.int32)
 
 
 def _forge_records(file: Path, rng: random.Random, secret: Path) -> str:
