@@ -56,22 +56,13 @@ def test_a_kill_at_the_first_and_the_last_calls(
     assert counts["present"] >= 2
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param("merge", marks=pytest.mark.proof),
-        *("import npz", "export npz", "export d3rlpy"),
-    ],
-)
+@pytest.mark.parametrize("name", ["import npz", "export npz", "export d3rlpy"])
 def test_a_failure_at_the_last_calls_leaves_nothing_or_is_none(
     commands: Commands, tmp_path: Path, name: str
 ) -> None:
+    scenario, faults = needed(name), (IO_ERROR, FULL_DISK)
     counts = check(
-        commands,
-        tmp_path,
-        needed(name),
-        (IO_ERROR, FULL_DISK),
-        chosen=lambda calls: range(calls - 8, calls),
+        commands, tmp_path, scenario, faults, chosen=lambda calls: range(calls - 8, calls)
     )
     assert counts["absent"] >= 2
 
@@ -80,13 +71,8 @@ def test_a_failure_at_the_last_calls_leaves_nothing_or_is_none(
 def test_a_full_disk_leaves_nothing_of_a_data_set(
     commands: Commands, tmp_path: Path, name: str
 ) -> None:
-    counts = check(
-        commands,
-        tmp_path,
-        needed(name),
-        (FULL_DISK,),
-        chosen=lambda calls: (2, calls // 3, calls // 2),
-    )
+    scenario = needed(name)
+    counts = check(commands, tmp_path, scenario, (FULL_DISK,), chosen=lambda n: (2, n // 3, n // 2))
     assert counts["a full disk: exit 2"] == 3
 
 

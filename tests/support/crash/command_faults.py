@@ -78,10 +78,6 @@ class Scenario:
     target: str = "out"  # what the command makes or changes
     needs: tuple[str, ...] = ()  # modules without which it cannot run
 
-    @property
-    def is_ring(self) -> bool:
-        return "--capacity" in self.arguments
-
 
 @dataclass(frozen=True, slots=True)
 class Case:
@@ -358,18 +354,15 @@ def _cached(folder: Path) -> list[Path]:
 def check_collected(case: Case) -> None:
     """Flushed rows are stored bit by bit, the error is true, and the next run continues."""
     found, had = stored(case.target), _stored_before(case.before / case.scenario.target)
-    whole = _whole_run(case)
+    whole = _stored_before(case.made)
     for number, one in found.items():
         if one != had.get(number):
             require(number in whole, f"episode {number} was never collected")
             _check_beginning(number, one, whole[number])
     steps = sum(one.steps for one in found.values())
-    if case.scenario.is_ring:  # a sixteenth of 160 is evicted at a time
-        require(steps >= min(case.outcome.stored, 140), f"only {steps} steps are left")
-    else:
-        lost = had.keys() - found.keys()
-        require(not lost, f"episodes {sorted(lost)} of earlier runs are gone")
-        require(steps >= case.outcome.stored, f"{steps} steps of {case.outcome.stored} flushed")
+    lost = had.keys() - found.keys()
+    require(not lost, f"episodes {sorted(lost)} of earlier runs are gone")
+    require(steps >= case.outcome.stored, f"{steps} steps of {case.outcome.stored} flushed")
     if case.is_complete:
         require(found == _stored_before(case.made), "exit code 0, but not all is there")
     elif not case.fault.is_kill:
@@ -380,23 +373,10 @@ def check_collected(case: Case) -> None:
         return
     case.again(f"{COLLECT} --workers 0 --steps 30 --resume --out {case.scenario.target}")
     after = stored(case.target)
-    if not case.scenario.is_ring:
-        require(found.items() <= after.items(), "going on has changed what was there")
+    require(found.items() <= after.items(), "going on has changed what was there")
     more = sum(one.steps for number, one in after.items() if number not in found)
     require(more >= 30, f"going on brought {more} steps")
     require(not _temporary(case.target), f"left behind: {_temporary(case.target)}")
-
-
-def _whole_run(case: Case) -> Mapping[int, Known]:
-    """Everything that the command collects without a fault, before anything is evicted."""
-    if not case.scenario.is_ring:
-        return _stored_before(case.made)
-    known = case.reference / "whole"
-    if not known.exists():
-        words = re.sub("--capacity [0-9]+", "", case.scenario.arguments).split()
-        words[words.index("--out") + 1] = known.name
-        assert case.commands.run(words, case.reference).code == 0
-    return _stored_before(known)
 
 
 def _check_beginning(number: int, one: Known, whole: Known) -> None:
@@ -423,8 +403,6 @@ def _check_sentence(case: Case, new: Mapping[int, Known]) -> None:
     said = tuple(int(text.replace(",", "")) for text in kept.groups()) if kept else (0, 0)
     there = sum(one.steps for one in new.values()), sum(one.end.is_final for one in new.values())
     is_true = said == there
-    if case.scenario.is_ring:  # an episode without beginning has a row more
-        is_true = said[1] == there[1] and abs(said[0] - there[0]) <= len(new)
     if case.fault.is_failure and _FLUSHING.match(case.call):
         is_true = said[0] <= there[0] and said[1] <= there[1]
     require(is_true, f"said {case.outcome.err!r}, but there are {there}")
@@ -512,12 +490,6 @@ def archived_store(folder: Path) -> None:
 def catalogue(folder: Path) -> None:
     """A catalogue with a small data set."""
     small_catalogue(folder / "ours")
-
-
-def stores_with_duplicates(folder: Path) -> None:
-    """Two small stores, and a third with episodes of the first."""
-    two_stores(folder)
-    assert main(f"filter {folder}/a --ended --out {folder}/good --quiet".split()) == 0
 
 
 def killed_store(folder: Path) -> None:
@@ -639,16 +611,9 @@ def _exchanging(name: str, needs: tuple[str, ...]) -> list[Scenario]:
 _ALL = [
     _collecting("collect", "--workers 0 --steps 1100"),
     _collecting("collect with workers", "--workers 2 --steps 1100"),
-    _collecting("collect into a ring", "--workers 0 --steps 180 --capacity 160"),
     _collecting("collect --resume", "--workers 0 --steps 1100 --resume", killed_store),
     _making("copy", "copy a", two_stores),
-    _making("copy with another codec", f"{_SMALL} copy a --codec observation=raw", two_stores),
     _making("merge", f"{_SMALL} merge a b", two_stores),
-    _making(
-        "merge without duplicates",
-        f"{_SMALL} merge a good --duplicates skip",
-        stores_with_duplicates,
-    ),
     _making(
         "filter into a new folder", f"{_SMALL} filter a --min-steps 15", two_stores, "deep/out"
     ),
