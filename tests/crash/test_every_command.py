@@ -67,11 +67,8 @@ def test_a_failure_at_the_last_calls_leaves_nothing_or_is_none(
     assert counts["absent"] >= 2
 
 
-@pytest.mark.parametrize("name", ["datasets get", "load_dataset"])
-def test_a_full_disk_leaves_nothing_of_a_data_set(
-    commands: Commands, tmp_path: Path, name: str
-) -> None:
-    scenario = needed(name)
+def test_a_full_disk_leaves_nothing_of_a_data_set(commands: Commands, tmp_path: Path) -> None:
+    scenario = needed("datasets get")
     counts = check(commands, tmp_path, scenario, (FULL_DISK,), chosen=lambda n: (2, n // 3, n // 2))
     assert counts["a full disk: exit 2"] == 3
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
 import re
 from collections import Counter
@@ -12,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from stepwell.collectors.cli.app import every_command
-from support import documents, site_pages
+from support import site_pages
 from support.source_tree import CHECKOUT, PUBLIC_MODULES
 
 DOCS = CHECKOUT / "docs"
@@ -72,27 +71,6 @@ def test_nothing_is_described_that_is_not_public(site: Path) -> None:
         module = max((each for each in modules if name.startswith(f"{each}.")), key=len)
         first = name.removeprefix(f"{module}.").split(".")[0]
         assert first in importlib.import_module(module).__all__, name
-
-
-def imported_names(text: str) -> set[tuple[str, str]]:
-    """Modules and names of Stepwell that the code of a document imports."""
-    code = [block for block in documents.blocks(text) if block.language == "python"]
-    trees = [ast.parse("\n".join(block.lines)) for block in code]
-    found = {node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    return {
-        (node.module, each.name)
-        for node in found
-        if node.module and node.module.split(".")[0] == "stepwell"
-        for each in node.names
-    }
-
-
-def test_what_documents_import_is_described(site: Path) -> None:
-    texts = [path.read_text("utf-8") for path in (CHECKOUT / "README.md", *DOCS.rglob("*.md"))]
-    imports = set().union(*map(imported_names, texts))
-    assert len(imports) > 20
-    short = {name.rpartition(".")[2] for name in described(site)}
-    assert {name for _, name in imports} - short == set()
 
 
 def test_each_command_and_option_is_described(site: Path) -> None:

@@ -18,6 +18,7 @@ from gymnasium import spaces
 
 import stepwell as sw
 from stepwell.buffers.storage.disk.repair import repair
+from support.envs.fakes import EpisodesEnv
 from support.forged.stores import slots_of
 
 Pixels = npt.NDArray[np.uint8]
@@ -189,28 +190,23 @@ def evicted(folder: Path) -> Path:
     return folder
 
 
-class LongEnv(gym.Env[Pixels, np.int64]):
+class LongEnv(EpisodesEnv):
     """A bar that moves over a grey picture of 24 x 32; its episodes have 300 steps."""
 
     def __init__(self, length: int = 300) -> None:
-        self.length, self.t = length, 0
+        super().__init__(length)
         self.observation_space = spaces.Box(0, 255, (24, 32), np.uint8)
         self.action_space = spaces.Discrete(3)
 
-    def picture(self) -> Pixels:
+    def observation(self) -> Pixels:
         found = np.full((24, 32), 40 + self.t % 100, np.uint8)
         found[:, self.t % 32] = 250
         found[self.t // 32 % 24] = 200
         return found
 
-    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Pixels, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.t = 0
-        return self.picture(), {}
-
     def step(self, action: np.int64) -> tuple[Pixels, float, bool, bool, dict[str, Any]]:
-        self.t += 1
-        return self.picture(), float(action) - 1, self.t >= self.length, False, {}
+        observation, _, *rest = super().step(action)
+        return observation, float(action) - 1, *rest
 
 
 def damaged(folder: Path) -> Path:

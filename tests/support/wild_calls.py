@@ -338,8 +338,8 @@ def _crc(rng: np.random.Generator) -> Call:
 
 
 def _chunk(rng: np.random.Generator) -> Call:
-    memory = [*NO_MEMORY, memoryview(bytes(160))[::2]]
-    large = [1 << 63, 1 << 70, -(1 << 70), *NO_NUMBERS]  # others are those of no chunk
+    memory: list[Any] = [*NO_MEMORY, memoryview(bytes(160))[::2]]
+    large: list[Any] = [1 << 63, 1 << 70, -(1 << 70), *NO_NUMBERS]  # others are those of no chunk
     arguments = [bytearray(rng.bytes(80)), int(rng.integers(0, 40)), 40, 1, bytearray(32)]
     return Call("is_chunk", arguments, set(), {0: memory, 4: memory, 1: large, 2: large, 3: large})
 

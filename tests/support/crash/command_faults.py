@@ -6,22 +6,19 @@ fault happen at one call, looks at what is there, and runs the command once more
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import os
 import random
 import re
 import shutil
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import typer
 
 import stepwell as sw
 from stepwell.buffers import Chunk, DiskStorage, End, StoreFailed, copy_episodes, verify
@@ -30,9 +27,7 @@ from stepwell.buffers.curation import episode_writer
 from stepwell.buffers.curation.stored_episode import stored_episodes
 from stepwell.buffers.exchange.formats.format import format_of
 from stepwell.buffers.provenance.archive_file import opened
-from stepwell.collectors import list_datasets
 from stepwell.collectors.cli.app import main
-from stepwell.collectors.cli.errors import exit_on_error
 from support.catalogues import small_catalogue
 from support.crash.crash_truth import Wrong, must_succeed, require
 from support.crash.disk_faults import NoSyncFiles
@@ -123,8 +118,6 @@ class Case:
         """The call opens a result that is complete already."""
         what, _, path = self.call.partition(" ")
         is_in = f"{path}/".startswith(f"/{self.scenario.target}/") and what != "rename"
-        if self.scenario.check is check_cached:
-            return is_in and ".part" not in path
         return is_in and self.scenario.check is check_all_or_nothing
 
     def again(self, arguments: str = "") -> None:
@@ -251,12 +244,6 @@ _stored_before = functools.lru_cache(4)(stored)
 _content_made = functools.lru_cache(4)(content)
 
 
-@functools.lru_cache(4)
-def _damaged_before(store: Path) -> Tree:
-    """The files of a store that are not what was written."""
-    return {each.path.name: each.path.read_bytes() for each in verify(store).damages}
-
-
 def _temporary(folder: Path) -> list[str]:
     return [path.name for path in folder.rglob("*") if path.suffix in (".tmp", ".part")]
 
@@ -301,51 +288,6 @@ def in_small_chunks(*arguments: str) -> None:
     """Run a command that stores 30 rows at a time, so that it makes more calls."""
     episode_writer._CHUNK_ROWS = 30
     sys.exit(main(arguments))
-
-
-# Data sets in the cache
-
-
-def load_catalogue(index: str) -> None:
-    """`load_dataset` of the only data set, as a command that ends as commands do."""
-    os.environ["STEPWELL_CACHE"] = str(Path("cache").absolute())
-    with _ends_as_commands_do():
-        (entry,) = list_datasets(index)
-        sw.load_dataset(entry.name, index=index, lanes=1).close()
-
-
-@contextlib.contextmanager
-def _ends_as_commands_do() -> Generator[None]:
-    """A sentence and an exit code for an error, as `exit_on_error` gives them."""
-    try:
-        with exit_on_error(False):
-            yield
-    except typer.Exit as end:
-        sys.exit(end.exit_code)
-
-
-def check_cached(case: Case) -> None:
-    """The data set is in the cache, whole, or nothing of it is; the next call makes it."""
-    before, now = _tree_before(case.before), tree(case.folder)
-    changed = [each for each, data in before.items() if now.get(each) != data]
-    require(not changed, f"changed {changed}")
-    (made,), found = _cached(case.reference), _cached(case.folder)
-    for store in found:
-        require(content(store) == _content_made(made), "in the cache, but not complete")
-    require(bool(found) or not case.is_complete, "exit code 0, but nothing is in the cache")
-    can_remove = not case.fault.is_broken_disk and not (case.fault.is_failure and case.is_removing)
-    if not found and not case.fault.is_kill and can_remove:
-        left = [each for each in now if each.startswith("cache/datasets/pole/")]
-        require(not left, f"left behind: {left}")
-    case.again()
-    (store,) = _cached(case.folder)
-    require(content(store) == _content_made(made), "the next call made something else")
-    require(not _temporary(case.folder), f"the next call left {_temporary(case.folder)}")
-
-
-def _cached(folder: Path) -> list[Path]:
-    manifests = folder.glob("cache/datasets/pole/*/manifest.json")
-    return [each.parent for each in manifests if each.parent.suffix != ".part"]
 
 
 # Collecting
@@ -406,21 +348,6 @@ def _check_sentence(case: Case, new: Mapping[int, Known]) -> None:
     if case.fault.is_failure and _FLUSHING.match(case.call):
         is_true = said[0] <= there[0] and said[1] <= there[1]
     require(is_true, f"said {case.outcome.err!r}, but there are {there}")
-
-
-# Repairing
-
-
-def check_repaired(case: Case) -> None:
-    """However often it is begun, it ends the same, and the files as they were are kept."""
-    whole = _stored_before(case.made)
-    require(not case.is_complete or stored(case.target) == whole, "done, but not the same")
-    case.again()
-    require(stored(case.target) == whole, "the next run ended otherwise")
-    kept = tree(case.target / "damaged").values()
-    for path, data in _damaged_before(case.before / case.scenario.target).items():
-        require(data in kept, f"{path} is not kept as it was")
-    require(not _temporary(case.target), f"left behind: {_temporary(case.target)}")
 
 
 # Checkpoints
@@ -500,25 +427,6 @@ def killed_store(folder: Path) -> None:
         with DiskStorage.open(store, files=NoSyncFiles()) as storage:
             _append(storage, collected(100))
             shutil.copytree(store, folder / "out")
-
-
-def damaged_store(folder: Path) -> None:
-    """Changed bytes in rows of two segments, in the header of one, and in the manifest."""
-    source = collected(400)
-    store, files = folder / "out", NoSyncFiles()
-    with DiskStorage.create(store, source.spec, segment_bytes=20_000, files=files) as storage:
-        storage.append_session({"command": "a test"})
-        _append(storage, source)
-    first, second, *_, last = sorted(store.glob("segment-*.bin"))
-    for path, offset in (
-        (first, first.stat().st_size // 2),
-        (second, 20),
-        (last, last.stat().st_size // 2),
-        (store / "manifest.json", 200),
-    ):
-        data = bytearray(path.read_bytes())
-        data[offset] ^= 0xFF
-        path.write_bytes(data)
 
 
 def ring_with_checkpoint(folder: Path) -> None:
@@ -622,15 +530,6 @@ _ALL = [
     _making(
         "datasets get", "datasets get pole/random --index ours/index.toml --lanes 1", catalogue
     ),
-    Scenario(
-        "load_dataset",
-        f"{__name__}:load_catalogue ours/index.toml",
-        catalogue,
-        check_cached,
-        "cache/datasets/pole",
-    ),
-    Scenario("repair", "repair out --quiet", killed_store, check_repaired),
-    Scenario("repair --yes", "repair out --yes --quiet", damaged_store, check_repaired),
     Scenario(
         "checkpoints", f"{__name__}:save_checkpoints out", ring_with_checkpoint, check_checkpoint
     ),

@@ -54,6 +54,8 @@ class EpisodesEnv(gym.Env[Any, Any]):
 class CounterEnv(EpisodesEnv):
     """Observation (episode, t, tag), reward t, ends at `length` (one, or a sequence of them)."""
 
+    action_space: spaces.Space[np.int64]
+
     def __init__(
         self,
         length: int | Sequence[int] = 5,

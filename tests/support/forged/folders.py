@@ -391,9 +391,9 @@ def _sparse(path: Path, codec: Codec, count: int, side: int) -> None:
         acted = (rows[:, None] // np.arange(40, 56)).astype(np.float32)
         noise = np.random.default_rng(0).integers(0, 256, (20, side, side), np.uint8)
         for number, frames in enumerate((shown, noise)):
-            own = {"action": acted[: len(frames)], "reward": rows[: len(frames)] / 4}
-            rows_ = {"observation": frames, **own}
-            storage.add([Chunk(number, 0, 0, End.TRUNCATED, rows_)])
+            fields_: dict[str, np.ndarray] = {"observation": frames, "action": acted[: len(frames)]}
+            fields_["reward"] = rows[: len(frames)] / 4
+            storage.add([Chunk(number, 0, 0, End.TRUNCATED, fields_)])
 
 
 @_kind
