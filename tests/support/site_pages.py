@@ -78,16 +78,6 @@ def broken_links(site: Path) -> list[str]:
     return sorted(found)
 
 
-def outside_links(site: Path) -> dict[str, list[str]]:
-    """The links to other hosts, each with its pages."""
-    found: dict[str, list[str]] = {}
-    for page in pages(site):
-        for link in read(page).links:
-            if urlsplit(link).scheme or urlsplit(link).netloc:
-                found.setdefault(link, []).append(page.relative_to(site).as_posix())
-    return found
-
-
 def loaded_from_outside(site: Path) -> list[str]:
     """Each file of another host that a page or a style sheet would load by itself."""
     found = [

@@ -251,7 +251,7 @@ def _copy(rng: np.random.Generator) -> Call:
     def lists(place: int) -> list[Any]:
         right = arguments[place]
         found: list[Any] = [None, 1, tuple(right), right[:-1], [*right, right[0]], "text"]
-        wrong = [*OUTSIDE, None, 1.5, "1", np.int64(1), *too_large.get(place, [])]
+        wrong: list[Any] = [*OUTSIDE, None, 1.5, "1", np.int64(1), *too_large.get(place, [])]
         if place == 1:
             wrong = [*NO_MEMORY, memoryview(b"123456")[::2]]
         return found + [[*right[:at], value, *right[at + 1 :]] for value in wrong]

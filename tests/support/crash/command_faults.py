@@ -18,10 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 import stepwell as sw
-from stepwell.buffers import Chunk, DiskStorage, End, StoreFailed, copy_episodes, verify
+from stepwell.buffers import Chunk, DiskStorage, End, copy_episodes, verify
 from stepwell.buffers.bridges import export_episodes
 from stepwell.buffers.curation import episode_writer
 from stepwell.buffers.curation.stored_episode import stored_episodes
@@ -350,49 +348,6 @@ def _check_sentence(case: Case, new: Mapping[int, Known]) -> None:
     require(is_true, f"said {case.outcome.err!r}, but there are {there}")
 
 
-# Checkpoints
-
-
-def save_checkpoints(store: str) -> None:
-    """Draw by priorities, save, draw, save; errors end it as they end a command."""
-    try:
-        with sw.SequenceReplayBuffer(store, seed=0) as replay:
-            number = int(replay.load_checkpoint()["number"])
-            for later in (number + 1, number + 2):
-                batch = replay.sample_transitions(16, draw="priorities")
-                replay.update_priorities(batch.ids, np.arange(16.0) + later)
-                _save(replay, later)
-    except KeyboardInterrupt:
-        print("stepwell: interrupted", file=sys.stderr)
-        sys.exit(130)
-    except (StoreFailed, OSError) as error:
-        print(f"stepwell: {error}", file=sys.stderr)
-        sys.exit(2)
-
-
-def _save(replay: sw.SequenceReplayBuffer, number: int) -> None:
-    """Save a number, an array full of it, and what will be drawn next."""
-    state = replay.state_dict()
-    ids = replay.sample_transitions(16, draw="priorities").ids
-    replay.load_state_dict(state)
-    replay.save_checkpoint({"number": number, "next": ids, "array": np.full(1000, number)})
-
-
-def check_checkpoint(case: Case) -> None:
-    """There is the old checkpoint or a new one, and the draws go on as they would have."""
-    with must_succeed("opening"), sw.SequenceReplayBuffer(case.target) as replay:
-        learner = replay.load_checkpoint()
-        number = learner["number"]
-        require(number in (1, 2, 3), f"checkpoint {number}")
-        require(bool((learner["array"] == number).all()), "an array is of another checkpoint")
-        ids = replay.sample_transitions(16, draw="priorities").ids
-        require(bool((ids == learner["next"]).all()), "other draws than before")
-        require(number == 3 or not case.is_complete, f"done, but the checkpoint is {number}")
-    before = _stored_before(case.before / case.scenario.target)
-    require(stored(case.target) == before, "the rows have changed")
-    require(not _temporary(case.target), f"left behind: {_temporary(case.target)}")
-
-
 # What the commands need
 
 
@@ -427,14 +382,6 @@ def killed_store(folder: Path) -> None:
         with DiskStorage.open(store, files=NoSyncFiles()) as storage:
             _append(storage, collected(100))
             shutil.copytree(store, folder / "out")
-
-
-def ring_with_checkpoint(folder: Path) -> None:
-    """A ring that has evicted, priorities, and a checkpoint."""
-    with sw.SequenceReplayBuffer(folder / "out", capacity=200, seed=0) as replay:
-        _collect(replay, 260)
-        replay.sample_transitions(16, draw="priorities")
-        _save(replay, 1)
 
 
 def pictures(folder: Path) -> None:
@@ -529,9 +476,6 @@ _ALL = [
     _making("restore", "restore a.swa --lanes 1", archived_store),
     _making(
         "datasets get", "datasets get pole/random --index ours/index.toml --lanes 1", catalogue
-    ),
-    Scenario(
-        "checkpoints", f"{__name__}:save_checkpoints out", ring_with_checkpoint, check_checkpoint
     ),
     _making("import memmap-replay-buffer", _FROM_MEMMAP, old_replay),
     *(scenario for name, needs in PACKAGES.items() for scenario in _exchanging(name, needs)),

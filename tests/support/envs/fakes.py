@@ -54,6 +54,7 @@ class EpisodesEnv(gym.Env[Any, Any]):
 class CounterEnv(EpisodesEnv):
     """Observation (episode, t, tag), reward t, ends at `length` (one, or a sequence of them)."""
 
+    observation_space: spaces.Space[IntArray]
     action_space: spaces.Space[np.int64]
 
     def __init__(
