@@ -327,10 +327,6 @@ buffers/rows/episode_buffer.py
   - return rows[row - count : row]
   + return rows[row - count + 1 : row + 1]
   tests/buffers/rows/test_episode_buffer.py::test_stacks_are_compared_within_their_env_for_any_groups
-  a second end replaces the first one
-  - self._ended[env][-1].end |= end
-  + self._ended[env][-1].end = end
-  tests/buffers/replay/test_loop_writer.py::test_rows_in_any_order_are_the_whole_episodes_and_the_lists
 buffers/sampling/copies.py
   time and batch are swapped in large rows
   - number, first = divmod(self.targets[k] // row_bytes, self.columns)
@@ -826,10 +822,6 @@ collectors/simulation/archive.py
   - crc32(contents, crc)
   + crc32(contents)
   tests/collectors/simulation/test_archive.py::test_long_episodes_are_restored_in_many_pieces
-  any end is taken for the stored one
-  - if rows.is_last and rows.end != rows.play.end & (End.TERMINATED | End.TRUNCATED):
-  + if rows.is_last and rows.play.end.is_final and not rows.end:
-  tests/collectors/simulation/test_archive.py::test_a_false_end_is_found_when_it_is_restored
 collectors/simulation/env_at.py
   an env is made at the row of an end
   - most = last.steps - last.end.is_final
@@ -913,10 +905,6 @@ wrappers/nes/ram_map/variables.py
   - (new - old + half) % self.wrap - half
   + (new - old) % self.wrap
   tests/wrappers/nes/ram_map/test_variables.py::test_a_wrapping_change_leads_to_the_new_value_by_the_shortest_way
-  a loss pays the reward
-  - return number * penalty if number else 0.0
-  + return number * reward if number else 0.0
-  tests/wrappers/nes/ram_map/test_game.py::test_a_loss_pays_minus_the_penalty_and_nothing_of_the_reward
 wrappers/pixels.py
   a resized picture is the wrapper's own
   - return self._result.copy()

@@ -18,22 +18,10 @@ import stepwell as sw
 from stepwell import buffers, collectors, wrappers
 from stepwell.buffers.bridges import export_episodes, import_episodes
 from stepwell.wrappers import from_envpool
+from support.envs.open_spaces import OpenEnv
 
 ROOT = Path(__file__).resolve().parents[1]
 BOX = spaces.Box(-1, 1, (2,), np.float32)
-
-
-class Still(gym.Env[Any, Any]):
-    """An env in which nothing happens."""
-
-    observation_space: spaces.Space[Any] = BOX
-    action_space: spaces.Space[Any] = spaces.Box(-1, 1, (1,), np.float32)
-
-    def reset(self, **_: Any) -> tuple[Any, dict[str, Any]]:
-        return np.zeros(2, np.float32), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        return np.zeros(2, np.float32), 0.0, False, False, {}
 
 
 class Tensors(gym.vector.VectorEnv[Any, Any, Any]):
@@ -67,7 +55,11 @@ def collected(envs: Any, steps: int = 40) -> sw.SequenceReplayBuffer:
 
 
 def still() -> sw.SequenceReplayBuffer:
-    return collected(gym.vector.SyncVectorEnv([Still]))
+    return collected(gym.vector.SyncVectorEnv([an_env]))
+
+
+def an_env(observation: spaces.Space[Any] = BOX) -> OpenEnv:
+    return OpenEnv(observation, spaces.Box(-1, 1, (1,), np.float32))
 
 
 def a_partition_by_month(tmp_path: Path) -> None:
@@ -91,7 +83,7 @@ def a_record_of_2_gib(tmp_path: Path) -> None:
 
 
 def players_in_a_pool(tmp_path: Path) -> None:
-    pool: Any = type("EnvPoolMixin", (Still,), {"__module__": "envpool"})()  # as of envpool.make
+    pool: Any = type("EnvPoolMixin", (OpenEnv,), {"__module__": "envpool"})()  # as of envpool.make
     pool.config = {"batch_size": 2, "num_envs": 2, "max_num_players": 3}
     from_envpool(pool)
 
@@ -118,22 +110,15 @@ def tensors_of_a_device(tmp_path: Path) -> None:
 def nested_spaces_for_sb3(tmp_path: Path) -> None:
     from stable_baselines3 import PPO
 
-    class Flat(Still):
-        observation_space = spaces.Dict({"a": BOX})
-        action_space = spaces.Discrete(2)
-
-    class Nested(Flat):
-        observation_space = spaces.Dict({"a": spaces.Dict({"b": BOX})})
-
-        def reset(self, **_: Any) -> tuple[Any, dict[str, Any]]:
-            return self.observation_space.sample(), {}
-
-    policy = sw.bridges.sb3_policy(PPO("MultiInputPolicy", Flat(), n_steps=8, batch_size=8))
-    sw.Collector(gym.vector.SyncVectorEnv([Nested]), policy, seed=0).rollout(steps=2)
+    flat, nested = (spaces.Dict({"a": one}) for one in (BOX, spaces.Dict({"b": BOX})))
+    moves = spaces.Discrete(2)
+    policy = PPO("MultiInputPolicy", OpenEnv(flat, moves), n_steps=8, batch_size=8)
+    envs = gym.vector.SyncVectorEnv([partial(OpenEnv, nested, moves)])
+    sw.Collector(envs, sw.bridges.sb3_policy(policy), seed=0).rollout(steps=2)
 
 
 def float64_for_float32(tmp_path: Path) -> None:
-    env = sw.record(cast("Any", Still()), sw.SequenceReplayBuffer())
+    env = sw.record(cast("Any", an_env()), sw.SequenceReplayBuffer())
     env.reset(seed=0)
     env.step(np.array([0.5]))
 

@@ -8,19 +8,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import os
 import random
-import resource
-import signal
-import traceback
 from pathlib import Path
 
 import pytest
 
 from stepwell.buffers import DiskStorage, StoreFailed
-from stepwell.buffers.storage.disk.files import Files
 from stepwell.buffers.testing import chunk_of
-from support.crash.crash_truth import APPEND, Plan, Truth, require, store_flush
+from support.crash.crash_truth import APPEND
 from support.crash.disk_faults import Killed
 from support.crash.medium import Image, Medium, MediumFiles, restore
 from support.crash.power_loss_scenario import lose_power
@@ -122,40 +117,3 @@ def test_what_was_healed_survives_when_the_sync_of_healing_fails(tmp_path: Path)
 
 def take_image(medium: Medium, rng: random.Random, images: list[Image]) -> None:
     images.append(medium.image(rng))
-
-
-def test_a_file_above_the_limit_of_the_system_is_refused_and_loses_nothing(tmp_path: Path) -> None:
-    path, truth = tmp_path / "store", Truth(APPEND)
-    pid = os.fork()
-    if not pid:
-        try:
-            write_up_to_the_limit(path)
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-        os._exit(0)
-    assert os.waitpid(pid, 0)[1] == 0
-    truth.begin([chunk_of(0)])
-    truth.end()
-    with DiskStorage.open(path) as storage:
-        truth.settle(storage)
-        truth.begin(flush := Plan("more", storage.index.next_episode).flush())
-        store_flush(storage, flush)
-        truth.end()
-    with DiskStorage.open(path, read_only=True) as reader:
-        truth.compare(reader)
-
-
-def write_up_to_the_limit(path: Path) -> None:
-    """A segment goes below the limit, the one that a long chunk needs does not."""
-    storage = APPEND.create(path, Files())
-    storage.add([chunk_of(0)])
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, resource.RLIM_INFINITY))
-    # Rows of noise: a seventh of them cannot be compressed.
-    long = chunk_of(1, 0, 5_000, stream=1)
-    for chunk in (long, chunk_of(2, stream=2)):
-        with pytest.raises(StoreFailed, match=r"no room: a new segment takes \d+ bytes, \d+ are f"):
-            storage.add([chunk])
-    require(len(storage.index) == 1, f"{len(storage.index)} chunks")
-    storage.close()

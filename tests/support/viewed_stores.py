@@ -97,16 +97,28 @@ def reach() -> Policy:
     return policy
 
 
+def stored(
+    folder: Path,
+    envs: Any,
+    policy: Any,
+    *goals: Mapping[str, int],
+    capacity: int | None = None,
+    **options: Any,
+) -> Path:
+    """A store of what the envs did in some calls of `collect`."""
+    with (
+        sw.SequenceReplayBuffer(folder, capacity=capacity) as replay,
+        sw.Collector(envs, policy, replay, **{"seed": 0, **options}) as collector,
+    ):
+        for goal in goals:
+            collector.collect(**goal)  # type: ignore[arg-type]
+    return folder
+
+
 def pong(folder: Path, episodes: int = 1, steps: int = 60) -> Path:
     """Pong of a random policy, in stacks of four frames; the last episode was cut."""
-    envs = sw.make_atari("Pong", 1)
-    with (
-        sw.SequenceReplayBuffer(folder) as replay,
-        sw.Collector(envs, sw.RandomPolicy(), replay, seed=0, info={"lives": -1}) as collector,
-    ):
-        collector.collect(episodes=episodes)
-        collector.collect(steps=steps)
-    return folder
+    envs, goals = sw.make_atari("Pong", 1), ({"episodes": episodes}, {"steps": steps})
+    return stored(folder, envs, sw.RandomPolicy(), *goals, info={"lives": -1})
 
 
 def nes(folder: Path, steps: int = 120) -> Path:
@@ -116,23 +128,13 @@ def nes(folder: Path, steps: int = 120) -> Path:
     rom, game = write_demo(folder.with_name(folder.name + "-rom"))
     settings: dict[str, Any] = {"size": (120, 128), "grayscale": False, "frame_stack": 1}
     envs = sw.make_nes(rom, 1, game=game, noop_max=30, max_frames=600, num_workers=0, **settings)
-    policy = sw.RandomPolicy()
-    with (
-        sw.SequenceReplayBuffer(folder) as replay,
-        sw.Collector(envs, policy, replay, seed=0, info={"score": -1, "lives": -1}) as collector,
-    ):
-        collector.collect(steps=steps)
-    return folder
+    info = {"score": -1, "lives": -1}
+    return stored(folder, envs, sw.RandomPolicy(), {"steps": steps}, info=info)
 
 
 def cameras(folder: Path, episodes: int = 3, size: int = 72) -> Path:
     """The hand with its two cameras and its joints."""
-    with (
-        sw.SequenceReplayBuffer(folder) as replay,
-        sw.Collector(HandEnv(size), reach(), replay, seed=0, info={"distance": -1.0}) as collector,
-    ):
-        collector.collect(episodes=episodes)
-    return folder
+    return stored(folder, HandEnv(size), reach(), {"episodes": episodes}, info={"distance": -1.0})
 
 
 def pushing(errors: float) -> Policy:
@@ -159,13 +161,8 @@ def cartpole(
 ) -> Path:
     """Whole episodes of CartPole, by default of a policy with extras."""
     envs = sw.make_vec("CartPole-v1", 4, num_workers=0)
-    policy = policy or pushing(0.7)
-    with (
-        sw.SequenceReplayBuffer(folder) as replay,
-        sw.Collector(envs, policy, replay, seed=seed, metadata=metadata) as collector,
-    ):
-        collector.collect(episodes=episodes)
-    return folder
+    goal = {"episodes": episodes}
+    return stored(folder, envs, policy or pushing(0.7), goal, seed=seed, metadata=metadata)
 
 
 def levels(folder: Path, episodes: int = 12) -> Path:
@@ -181,13 +178,7 @@ def levels(folder: Path, episodes: int = 12) -> Path:
 
 def evicted(folder: Path) -> Path:
     """Long episodes: the first rows of one were evicted, the newest one was cut."""
-    with (
-        sw.SequenceReplayBuffer(folder, capacity=400) as replay,
-        sw.Collector(LongEnv(), sw.RandomPolicy(), replay, seed=0) as collector,
-    ):
-        for _ in range(12):
-            collector.collect(steps=70)
-    return folder
+    return stored(folder, LongEnv(), sw.RandomPolicy(), *[{"steps": 70}] * 12, capacity=400)
 
 
 class LongEnv(EpisodesEnv):
@@ -211,12 +202,7 @@ class LongEnv(EpisodesEnv):
 
 def damaged(folder: Path) -> Path:
     """Long episodes; one chunk in the middle of the first has wrong bytes."""
-    with (
-        sw.SequenceReplayBuffer(folder) as replay,
-        sw.Collector(LongEnv(), sw.RandomPolicy(), replay, seed=0) as collector,
-    ):
-        for _ in range(9):
-            collector.collect(steps=70)
+    stored(folder, LongEnv(), sw.RandomPolicy(), *[{"steps": 70}] * 9)
     slot = slots_of(folder)[2]
     (file,) = folder.glob("segment-*.bin")
     data = bytearray(file.read_bytes())

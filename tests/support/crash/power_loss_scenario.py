@@ -35,6 +35,7 @@ _FAILURES = (
     Failure(errno.ENOSPC),
     Failure(errno.ENOSPC, is_lasting=True),
     Failure(errno.ENOSPC, is_short=True),
+    Failure(errno.EFBIG),
     Failure(errno.EIO),
     Failure(errno.EMFILE),
 )

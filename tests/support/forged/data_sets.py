@@ -152,36 +152,34 @@ def _forge(given: Path, rng: random.Random, secret: Path) -> str:
     return ", ".join(changes)
 
 
-def _flip(file: Path, rng: random.Random, secret: Path) -> str:
-    data = bytearray(file.read_bytes())
+def _flipped(data: bytearray, rng: random.Random) -> None:
     for _ in range(rng.choice([1, 2, 16])):
         place = rng.choice([rng.randrange(len(data)), rng.randrange(min(512, len(data)))])
         data[place] = rng.choice([0, 255, data[place] ^ 1 << rng.randrange(8)])
-    file.write_bytes(data)
-    return "flip"
 
 
-def _number(file: Path, rng: random.Random, secret: Path) -> str:
+def _numbered(data: bytearray, rng: random.Random) -> None:
     """A length or an offset in the file becomes another one."""
-    data = bytearray(file.read_bytes())
     kind = rng.choice(["<I", "<Q", "<H", ">I"])
-    place = rng.randrange(max(1, len(data) - 8))
     most = 2 ** (8 * struct.calcsize(kind)) - 1
+    place = rng.randrange(max(1, len(data) - 8))
     struct.pack_into(kind, data, place, rng.choice([0, 1, most, most // 2, 1 << 20]) & most)
+
+
+def _cut(data: bytearray, rng: random.Random) -> None:
+    del data[rng.choice([0, 1, len(data) // 2, max(0, len(data) - 1)]) :]
+
+
+def _grown(data: bytearray, rng: random.Random) -> None:
+    data += rng.randbytes(100)
+
+
+def _bytes(file: Path, rng: random.Random, secret: Path) -> str:
+    change = rng.choice([_flipped, _flipped, _numbered, _numbered, _cut, _grown])
+    data = bytearray(file.read_bytes())
+    change(data, rng)
     file.write_bytes(data)
-    return "number"
-
-
-def _cut(file: Path, rng: random.Random, secret: Path) -> str:
-    data = file.read_bytes()
-    file.write_bytes(data[: rng.choice([0, 1, len(data) // 2, max(0, len(data) - 1)])])
-    return "cut"
-
-
-def _grown(file: Path, rng: random.Random, secret: Path) -> str:
-    with file.open("ab") as opened:
-        opened.write(rng.randbytes(100))
-    return "grown"
+    return change.__name__
 
 
 def _gone(file: Path, rng: random.Random, secret: Path) -> str:
@@ -526,7 +524,8 @@ def _bomb() -> bytes:
 
 _Change = Callable[[Path, random.Random, Path], str]
 _ANY: tuple[_Change, ...] = (
-    *(_flip, _flip, _number, _number, _cut, _grown, _gone, _swapped, _twice, _link_out, _switch),
+    *([_bytes] * 6),
+    *(_gone, _swapped, _twice, _link_out, _switch),
 )
 _BY_SUFFIX: dict[str, tuple[_Change, ...]] = {
     ".json": (_json,),

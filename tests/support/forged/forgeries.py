@@ -11,7 +11,6 @@ import json
 import math
 import os
 import random
-import socket
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -440,14 +439,12 @@ def _chunk_entry(store: Store, rng: random.Random) -> str:
 def _chunk_head(store: Store, rng: random.Random) -> str:
     name, segment, slot, chunk = _chunk(store, rng)
     values = list(HEAD.unpack_from(chunk))
-    number = rng.randrange(2)
-    before = values[number]
-    values[number] = whole_number(rng, before) % (1 << 32)
+    number = rng.randrange(2)  # of fields, or the length of the metadata
+    before, values[number] = values[number], whole_number(rng, values[number]) % (1 << 32)
     HEAD.pack_into(chunk, 0, *values)
-    what = ("number of fields", "length of the metadata")[number]
     if number == 1 and rng.random() < 0.5:
         segment.put(slot, "head_bytes", int(segment.a["head_bytes"][slot]) + values[1] - before)
-    return f"{name}: chunk {slot}: {what}: {before} -> {values[number]}"
+    return f"{name}: chunk {slot}: number {number} of the head: {before} -> {values[number]}"
 
 
 @forgery("chunk: its metadata", 5)
@@ -809,7 +806,7 @@ def _file_strange(store: Store, rng: random.Random) -> str:
     return f"{name!r}: {'empty' if source is None else f'a copy of {source}'}"
 
 
-_NODES = ("link", "link", "link", "fifo", "folder", "socket", "hard link")
+_NODES = ("link", "link", "link", "fifo", "folder", "hard link")
 _TARGETS = (
     *("../beside/model.bin", "../beside/model.bin", "../beside/folder", "../beside/nothing"),
     *("/dev/zero", "/dev/null", "/dev/full", ".", "ITSELF", "../beside/COPY", "../beside/COPY"),
@@ -860,15 +857,6 @@ def _replace_by_node(path: Path, kind: str, target: str) -> None:
     elif kind == "folder":
         path.mkdir()
         (path / "within").write_bytes(b"x")
-    elif kind == "socket":
-        # Relative: the path of a socket must be short.
-        here = Path.cwd()
-        os.chdir(path.parent)
-        try:
-            with socket.socket(socket.AF_UNIX) as listener:
-                listener.bind(path.name)
-        finally:
-            os.chdir(here)
     else:
         is_copy = "COPY" in target
         os.link(copied if is_copy else beside / "beside" / "model.bin", path)
