@@ -212,26 +212,3 @@ def test_a_file_imports_nothing_from_a_floor_above() -> None:
         for target, line in targets.items()
         if floor_of(file) < floor_of(target)
     )
-
-
-def circles() -> Iterator[list[str]]:
-    """Files that import one another, directly or not."""
-    reached: dict[Path, set[Path]] = {}
-    for file in library_files():
-        seen: set[Path] = set()
-        rest = list(imported_files()[file])
-        while rest:
-            if (target := rest.pop()) not in seen:
-                seen.add(target)
-                rest += imported_files()[target]
-        reached[file] = seen
-    together = {
-        frozenset(other for other in seen if file in reached[other])
-        for file, seen in reached.items()
-        if file in seen
-    }
-    yield from (sorted(map(label, circle)) for circle in together)
-
-
-def test_files_do_not_import_one_another_in_a_circle() -> None:
-    assert sorted(circles()) == []

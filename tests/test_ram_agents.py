@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import make
 import ram_agents
-import recipes
 
 GAMES = list(ram_agents.SIGHTS)
 
@@ -83,11 +81,3 @@ def test_an_episode_begins_without_a_past() -> None:
     policy(np.zeros(1), np.array([True]))
     policy(np.zeros(1), np.array([False]))
     assert shown == [[9, 9, 9], [5, 9, 9]]
-
-
-def test_a_recipe_makes_the_same_rows_again() -> None:
-    recipe = recipes.trained_agents()["atari/breakout-mixed"].shortened(120)
-    first, again = make.collected(recipe), make.collected(recipe)
-    assert first.digest() == again.digest()
-    rows = first.iter_episodes()
-    assert {int(one.fields["extra/agent"][0]) for one in rows} == {0, 1, 3, 5}

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
 
-from support.source_tree import CHECKOUT
 from support.tiers import LEFT_OUT, REASONS, files_without_others, left_out, passed
 
 
@@ -68,14 +66,3 @@ def test_a_file_is_left_out_in_a_second_run_if_nothing_of_it_is_left(
         "</testsuite></testsuites>"
     )
     assert files_without_others(file, tier) == {"t.test_b"} | ({"t.test_a"} if is_done else set())
-
-
-def test_contributing_gives_the_command_of_the_readme() -> None:
-    if not (CHECKOUT / "CONTRIBUTING.md").is_file():
-        pytest.skip("no checkout")
-    commands = [
-        re.findall(r"python3 -m venv .*pytest[^`\n]*", (CHECKOUT / name).read_text("utf-8"))
-        for name in ("README.md", "CONTRIBUTING.md")
-    ]
-    assert len(commands[0]) == 1
-    assert commands[0] == commands[1]

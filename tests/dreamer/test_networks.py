@@ -17,7 +17,7 @@ from dreamer.actions import Actions
 from dreamer.actor_critic import ActorCritic, Dream
 from dreamer.maths import Scale
 from dreamer.nets import Seen, Shapes
-from dreamer.world_model import RSSM, Rows, State, WorldModel
+from dreamer.world_model import Rows, State, WorldModel
 from support.libraries.tiny_dreamers import changed, no_noise, snapshot, stir, tiny
 
 EMBEDDED, ACTION, FEATURES = 6, 3, 10 + 3 * 4
@@ -38,11 +38,6 @@ def array(tensor: Tensor) -> np.ndarray:
     return found
 
 
-def norm(x: np.ndarray, layer: Any) -> np.ndarray:
-    x = (x - x.mean()) / np.sqrt(x.var() + layer.eps)
-    return np.asarray(x * array(layer.weight) + array(layer.bias))
-
-
 def sigmoid(x: np.ndarray) -> np.ndarray:
     return np.asarray(1 / (1 + np.exp(-x)))
 
@@ -52,19 +47,6 @@ def slow_symlog(x: Tensor) -> np.ndarray:
 
 
 # World model
-
-
-def test_advance_is_a_gru_whose_gates_are_normalised_and_that_rather_keeps() -> None:
-    """DreamerV2's cell: h' = u c + (1 - u) h with u = sigmoid(update - 1), c = tanh(r new)."""
-    net = stir(RSSM(EMBEDDED, ACTION, tiny()))
-    state, action = State(torch.randn(10), torch.randn(12)), torch.randn(ACTION)
-    inputs = net.before(torch.cat([state.latent, action]))
-    both = np.concatenate([array(inputs), array(state.hidden)])
-    parts = norm(array(net.cell.weight) @ both, net.cell_norm)
-    reset, new, update = parts[:10], parts[10:20], parts[20:]
-    keep = 1 - sigmoid(update - 1)
-    wanted = keep * array(state.hidden) + (1 - keep) * np.tanh(sigmoid(reset) * new)
-    assert np.allclose(array(net.advance(state, action)), wanted, atol=1e-5)
 
 
 def rows_of(batch: int = 2, length: int = 5) -> Rows:

@@ -29,7 +29,7 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, Self
+from typing import Any, NamedTuple, NoReturn
 
 __all__ = ["FAULTS", "Call", "Commands", "Fault", "Outcome", "why_not_here"]
 
@@ -134,7 +134,7 @@ def why_not_here() -> str:
     return "" if shutil.which("gcc") else "needs gcc"
 
 
-class Commands:
+class Commands(contextlib.AbstractContextManager["Commands"]):
     """Runs commands in forks of a process that has imported them."""
 
     # `scratch` is a folder for the library, the shared numbers and the output.
@@ -156,9 +156,6 @@ class Commands:
             "COLUMNS": "1000",
         }
         self._server: subprocess.Popen[str] | None = None
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *error: object) -> None:
         if self._server is not None:

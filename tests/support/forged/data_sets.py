@@ -12,7 +12,7 @@ import shutil
 import struct
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,8 @@ from stepwell.collectors.cli.errors import sentence_of
 from stepwell.collectors.cli.exchange import import_data
 from support.crash.hostile_runner import Canaries, Fault, Labels
 from support.exchanged_stores import tagged_store
+from support.forged.folders import at, dumps, paths_of
+from support.forged.forgeries import change_json
 from support.format_packages import missing
 from support.libraries.original_memmap import OriginalWriter, tagged
 
@@ -38,7 +40,6 @@ NAMES = (
     *("lerobot", "rlds", "memmap-replay-buffer"),
 )
 FIELDS = {"observation": "state", "action": "action", "reward": "reward", "terminated": "done"}
-NUMBERS = (-1, 0, 1, 2, 7, 255, 2**31 - 1, 2**31, 2**62, 2**63 - 1, 2**63, 10**30)
 ODD: tuple[Any, ...] = (
     *(None, True, -0.5, 1e308, float("nan"), float("inf"), "", "x", "../../secret", "/etc/passwd"),
     *("\0", "a" * 5000, "\ud800", [], {}, [[]], {"a": {}}, "O", "object", "|V2000000000", "S9"),
@@ -229,45 +230,24 @@ def _json(file: Path, rng: random.Random, secret: Path) -> str:
         depth = rng.choice([50, 200, 5000, 100_000])
         file.write_text("[" * depth + "]" * depth)
         return "deep"
-    file.write_text(json.dumps(_changed(json.loads(file.read_text()), rng)))
+    file.write_bytes(dumps(_changed(json.loads(file.read_text()), rng)))
     return "json"
 
 
 def _changed(tree: Any, rng: random.Random) -> Any:
-    """A place of nested data with something else in it."""
+    """Nested JSON with something else in a place of it, or of the JSON within a text."""
     tree = copy.deepcopy(tree)
-    places = list(_places(tree))
-    for _ in range(rng.choice([1, 1, 2])):
-        if not places:
-            return rng.choice(ODD)
-        node, key = rng.choice(places)
-        try:
-            now = node[key]
-        except (KeyError, IndexError):
-            continue
-        kind = rng.randrange(6)
-        if kind == 0:
-            del node[key]
-        elif kind == 1 and isinstance(node, dict):
-            node[rng.choice(["", "x", "../x", "a/b"])] = node.pop(key)
-        elif kind == 2:
-            node[key] = rng.choice(ODD)
-        elif isinstance(now, str) and now[:1] in "{[":
-            node[key] = json.dumps(_changed(json.loads(now), rng))
-        elif kind == 3 and isinstance(now, list):
-            node[key] = now * rng.choice([0, 2, 50])
-        elif kind == 4:
-            node[key] = str(rng.choice(NUMBERS)) if isinstance(now, str) else [now]
-        else:
-            node[key] = rng.choice(NUMBERS)
+    if not isinstance(tree, dict | list) or not tree:
+        return rng.choice(ODD)
+    texts = [path for path in paths_of(tree) if str(at(tree, path)).startswith(('{"', '["', "[["))]
+    texts = [path for path in texts if isinstance(at(tree, path), str)]
+    if texts and rng.random() < 0.3:
+        *above, last = rng.choice(texts)
+        parent = at(tree, above)
+        parent[last] = dumps(_changed(json.loads(parent[last]), rng)).decode("latin-1")
+    else:
+        change_json(rng, tree)
     return tree
-
-
-def _places(tree: Any) -> Iterator[tuple[Any, Any]]:
-    inner = tree.items() if isinstance(tree, dict) else enumerate(tree)
-    for key, value in list(inner) if isinstance(tree, dict | list) else ():
-        yield tree, key
-        yield from _places(value)
 
 
 def _npy_file(file: Path, rng: random.Random, secret: Path) -> str:
@@ -305,8 +285,8 @@ def _array(array: np.ndarray, rng: random.Random) -> np.ndarray:
         return np.full(array.shape, rng.choice([np.nan, np.inf, -0.0, 1e30]), array.dtype)
     if kind == 7:
         text = array.tobytes()
-        facts = json.dumps(_changed(json.loads(text), rng)) if text[:1] == b"{" else "text"
-        return np.frombuffer(facts.encode(), np.uint8)
+        facts = dumps(_changed(json.loads(text), rng)) if text[:1] == b"{" else b"text"
+        return np.frombuffer(facts, np.uint8)
     return np.array(rng.choice(["text", 1j, 2**40, b"\xff"]))
 
 
@@ -466,9 +446,7 @@ def _changed_table(table: Any, rng: random.Random) -> tuple[Any, str]:
         "twice": lambda: table.append_column(name, table.column(place)),
         "metadata": lambda: table.replace_schema_metadata(
             {
-                key: json.dumps(_changed(json.loads(text), rng)).encode()
-                if key.startswith(b"stepwell")
-                else text
+                key: dumps(_changed(json.loads(text), rng)) if key.startswith(b"stepwell") else text
                 for key, text in (table.schema.metadata or {}).items()
             }
         ),

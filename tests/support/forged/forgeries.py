@@ -35,7 +35,7 @@ from support.forged.folders import (
     paths_of,
 )
 
-__all__ = ["FORGERIES", "Forgery"]
+__all__ = ["FORGERIES", "Forgery", "change_json"]
 
 _ZSTD, _DELTA = 2, 3  # codecs
 
@@ -142,7 +142,8 @@ def _random_path(rng: random.Random, tree: Any) -> tuple[Any, ...]:
     return rng.choice([path for path in paths if path[0] == first])
 
 
-def _change_json(rng: random.Random, tree: Any) -> str:
+def change_json(rng: random.Random, tree: Any) -> str:
+    """Change nested JSON in one place; what was done, in words."""
     path = _random_path(rng, tree)
     where, before = "/".join(map(str, path)), at(tree, path)
     kind = rng.choice(("value", "value", "value", "value", "gone", "more", "twice"))
@@ -198,7 +199,7 @@ def _change_text(rng: random.Random, text: bytes) -> Raw:
 
 @forgery("manifest: a value", 8)
 def _manifest_value(store: Store, rng: random.Random) -> str:
-    return _change_json(rng, store.body)
+    return change_json(rng, store.body)
 
 
 @forgery("manifest: its text")
@@ -215,7 +216,7 @@ def _manifest_segments(store: Store, rng: random.Random) -> str:
     kind = rng.choice(("value", "value", "value", "more", "order", "many"))
     if kind == "value":
         part = {"sealed": sealed, "open": store.body["open"]}
-        what = _change_json(rng, part)
+        what = change_json(rng, part)
         store.body = {k: v for k, v in store.body.items() if k not in ("sealed", "open")} | part
         return what
     if kind == "more":
@@ -231,7 +232,7 @@ def _manifest_segments(store: Store, rng: random.Random) -> str:
 
 @forgery("manifest: what comes next", 3)
 def _manifest_next(store: Store, rng: random.Random) -> str:
-    return f"next {_change_json(rng, store.body['next'])}"
+    return f"next {change_json(rng, store.body['next'])}"
 
 
 @forgery("manifest: gone", 1)
@@ -325,7 +326,7 @@ def _header_number(store: Store, rng: random.Random) -> str:
 def _header_value(store: Store, rng: random.Random) -> str:
     name, segment = _segment(store, rng)
     facts = json.loads(segment.facts)
-    what = _change_json(rng, facts)
+    what = change_json(rng, facts)
     segment.facts = dumps(facts)
     return f"{name}: {what}"
 
@@ -455,7 +456,7 @@ def _chunk_metadata(store: Store, rng: random.Random) -> str:
     before = bytes(chunk[begin : begin + nbytes]) or b'{"seed":1}'
     if rng.random() < 0.5:
         tree = json.loads(before)
-        _change_json(rng, tree)
+        change_json(rng, tree)
         text = dumps(tree)
     else:
         text = bytes(_change_text(rng, before))
@@ -884,7 +885,7 @@ def _put_checkpoint(store: Store, text: bytes, arrays: bytes, length: int | None
 @forgery("checkpoint: a value", 9)
 def _checkpoint_value(store: Store, rng: random.Random) -> str:
     tree, arrays = _checkpoint(store)
-    what = _change_json(rng, tree if rng.random() < 0.5 else tree["replay"])
+    what = change_json(rng, tree if rng.random() < 0.5 else tree["replay"])
     _put_checkpoint(store, dumps(tree), arrays)
     return what
 
