@@ -113,10 +113,6 @@ def test_the_library_imports_its_own_modules_by_relative_imports() -> None:
     )
 
 
-def test_the_package_root_holds_one_python_file() -> None:
-    assert [file.name for file in PACKAGE.glob("*.py")] == ["__init__.py"]
-
-
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_a_checkout_does_not_load_a_folder_by_its_bare_name(folder: str) -> None:
     run = run_python("-c", f"import {folder}", code=1, cwd=PACKAGE)
@@ -132,11 +128,6 @@ def test_the_folders_of_a_checkout_are_links() -> None:
     found = {path.name: path.is_symlink() for path in package.iterdir()}
     found.pop("__pycache__", None)
     assert found == {**dict.fromkeys(FOLDERS, True), "__init__.py": False, "py.typed": False}
-
-
-def test_every_folder_with_modules_is_a_package() -> None:
-    folders = {file.parent for file in library_files()}
-    assert [label(folder) for folder in folders if not (folder / "__init__.py").exists()] == []
 
 
 @pytest.fixture(scope="module")

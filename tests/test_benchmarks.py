@@ -153,34 +153,21 @@ def test_a_part_is_measured(tmp_path: Path, name: str) -> None:
     assert len({row["topic"] for row in found["rows"]}) == {"replay": 6}.get(name, 1)
 
 
-# What each prints, and its figures: numbers that are all above 0.
-SCRIPTS = {
-    "patches.py --games Pong --steps 800 --rounds 1": ("| patch, folder, out= ", "bytes"),
-    "provenance.py --only CartPole --rounds 1 --steps 400": ("CartPole", "envs"),
-    "viewing.py --rows 3000 --episodes 300 --rounds 1": ("first frame", "figures"),
-    "distributed.py --only step engine driver --rounds 1 --steps 64 --pieces 12 --groups 3": (
-        "CPU of a driver with 3 actors a piece",
-        "step",
-    ),
-}
-
-
+@needs_checkout
 @pytest.mark.proof
-@pytest.mark.parametrize("words", SCRIPTS, ids=lambda words: words.split(".")[0])
-def test_costs_of_another_shape_are_measured(tmp_path: Path, words: str) -> None:
-    script, *options = words.split()
-    if script == "patches.py":
-        pytest.importorskip("ale_py")
-        options += ["--folder", str(tmp_path)]
-    if script == "viewing.py":
-        for package in ("playwright", "uvicorn", "starlette"):
-            pytest.importorskip(package)
-        if chromium_path() is None:
-            pytest.skip("needs Chromium")
-    said, name = SCRIPTS[words]
-    figures = tmp_path / "figures.json"
-    assert said in run(script, *options, "--json", figures)
-    assert_above_0(json.loads(figures.read_text())[name])
+@pytest.mark.parametrize(
+    ("name", "figures"),
+    [
+        *(("patches", "bytes"), ("provenance", "envs"), ("distributed", "LocalEngine")),
+        pytest.param(
+            *("viewing", "figures"),
+            marks=pytest.mark.skipif(chromium_path() is None, reason="needs Chromium"),
+        ),
+    ],
+)
+def test_costs_of_another_shape_are_measured(tmp_path: Path, name: str, figures: str) -> None:
+    run("measure_all.py", "--quick", "--only", name, "--folder", tmp_path)
+    assert_above_0(json.loads((tmp_path / f"{name}.json").read_text())[figures])
 
 
 def assert_above_0(found: Any) -> None:

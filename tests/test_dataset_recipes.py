@@ -66,9 +66,3 @@ def test_a_made_data_set_is_in_the_index_and_can_be_loaded(
 
 def test_the_page_of_cards_is_current() -> None:
     assert cards.PAGE.read_text("utf-8") == cards.page(), "python examples/datasets/cards.py"
-
-
-def test_each_data_set_has_a_small_film_strip_and_no_other_is_there() -> None:
-    expected = {cards.film_of(one) for one in SHIPPED.values()}
-    assert {*cards.FILMS.iterdir()} == expected
-    assert max(path.stat().st_size for path in expected) < 15_000

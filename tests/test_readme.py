@@ -16,7 +16,6 @@ from support.source_tree import CHECKOUT
 
 FOLDERS = [CHECKOUT / "docs", CHECKOUT / "examples"]
 DOCUMENTS = [CHECKOUT / "README.md", *(path for at in FOLDERS for path in sorted(at.rglob("*.md")))]
-RUN_BY_CI = ["main job", "tests"]
 # Packages of extras, by document, less those that its code imports.
 NEEDS = {
     "docs/envpool": ["envpool"],
@@ -62,13 +61,6 @@ def test_a_document_runs_as_written(document: Path, tmp_path: Path) -> None:
         write_demo(folder)
     commands = f"{sysconfig.get_path('scripts')}{os.pathsep}{os.environ['PATH']}"
     run_python(program, cwd=folder, env={"PATH": commands})  # as in an environment switched on
-
-
-def test_the_readme_marks_the_commands_that_ci_takes_from_it() -> None:
-    found = documents.blocks((CHECKOUT / "README.md").read_text("utf-8"))
-    marked = [block for block in found if block.mark and block.mark["kind"] == "run by .ci/run"]
-    assert [block.mark["reason"] for block in marked if block.mark] == RUN_BY_CI
-    assert [len(block.lines) for block in marked] == [1, 1]
 
 
 def test_a_script_keeps_each_block_on_its_lines() -> None:

@@ -15,8 +15,6 @@ pytestmark = pytest.mark.skipif(bool(why_not_here()), reason=why_not_here())
 
 KILL, FULL_DISK, IO_ERROR, BROKEN_DISK, NO_ROOM_ONCE, CTRL_C = FAULTS
 RARE = (BROKEN_DISK, NO_ROOM_ONCE, CTRL_C)
-PLAIN = [name for name, scenario in SCENARIOS.items() if "torch" not in scenario.needs]
-TORCH = [name for name in SCENARIOS if name not in PLAIN]  # which takes seconds to load
 
 
 @pytest.fixture(scope="module")
@@ -25,16 +23,10 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> Generator[Commands]:
         yield commands
 
 
-@pytest.fixture(scope="module")
-def commands_with_torch(tmp_path_factory: pytest.TempPathFactory) -> Generator[Commands]:
-    with Commands(tmp_path_factory.mktemp("commands"), needs_torch=True) as commands:
-        yield commands
-
-
 @pytest.mark.proof
-@pytest.mark.parametrize("name", PLAIN)
+@pytest.mark.parametrize("name", SCENARIOS)
 def test_a_fault_at_a_random_call(commands: Commands, tmp_path: Path, name: str) -> None:
-    rare = RARE[PLAIN.index(name) % len(RARE)]
+    rare = RARE[list(SCENARIOS).index(name) % len(RARE)]
     check(commands, tmp_path, needed(name), (KILL, FULL_DISK, IO_ERROR, rare))
 
 
@@ -75,26 +67,11 @@ def test_a_full_disk_leaves_nothing_of_a_data_set(commands: Commands, tmp_path: 
 
 @pytest.mark.full
 @pytest.mark.parametrize("fault", FAULTS, ids=[fault.name for fault in FAULTS])
-@pytest.mark.parametrize("name", PLAIN)
+@pytest.mark.parametrize("name", SCENARIOS)
 def test_faults_at_every_call(commands: Commands, tmp_path: Path, name: str, fault: Fault) -> None:
-    check_every_call(commands, tmp_path, needed(name), fault)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("fault", FAULTS, ids=[fault.name for fault in FAULTS])
-@pytest.mark.parametrize("name", TORCH)
-def test_faults_at_every_call_with_torch(
-    commands_with_torch: Commands, tmp_path: Path, name: str, fault: Fault
-) -> None:
-    check_every_call(commands_with_torch, tmp_path, needed(name), fault)
-
-
-def check_every_call(commands: Commands, folder: Path, scenario: Scenario, fault: Fault) -> None:
     """The rare ones share the calls: each call meets one of them, and all of the others."""
-    if fault in RARE:
-        check(commands, folder, scenario, (fault,), len(RARE), RARE.index(fault))
-    else:
-        check(commands, folder, scenario, (fault,), 1)
+    every, first = (len(RARE), RARE.index(fault)) if fault in RARE else (1, 0)
+    check(commands, tmp_path, needed(name), (fault,), every, first)
 
 
 def needed(name: str) -> Scenario:

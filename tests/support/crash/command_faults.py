@@ -32,7 +32,6 @@ from support.crash.disk_faults import NoSyncFiles
 from support.crash.failing_calls import FAULTS, Commands, Fault, Outcome
 from support.exchanged_stores import tagged_store
 from support.format_packages import PACKAGES
-from support.libraries.original_memmap import OriginalWriter, tagged
 
 __all__ = ["SCENARIOS", "Case", "Scenario", "Yield", "in_small_chunks", "run_cases"]
 
@@ -395,14 +394,6 @@ def data_set(name: str) -> Callable[[Path], None]:
     return lambda folder: _export(name, folder)
 
 
-def old_replay(folder: Path) -> None:
-    """A folder as memmap-replay-buffer writes it."""
-    writer = OriginalWriter(folder / "old", 4)
-    for number, steps in ((0, 3), (1, 1), (2, 6)):
-        writer.store(*tagged(number, steps))
-    writer.close()
-
-
 def place_of(name: str) -> str:
     """The name of a data set of a format."""
     if name == "minari":
@@ -435,10 +426,6 @@ def _append(storage: DiskStorage, source: sw.SequenceReplayBuffer) -> None:
 
 COLLECT = "collect CartPole-v1 --num-envs 2 --seed 1 --quiet"
 _SMALL = f"{__name__}:in_small_chunks"
-_FROM_MEMMAP = (
-    "import old --from memmap-replay-buffer --option observation=state --option action=action "
-    "--option reward=reward --option terminated=done"
-)
 
 
 def _collecting(name: str, more: str, prepare: Callable[[Path], None] = nothing) -> Scenario:
@@ -477,7 +464,6 @@ _ALL = [
     _making(
         "datasets get", "datasets get pole/random --index ours/index.toml --lanes 1", catalogue
     ),
-    _making("import memmap-replay-buffer", _FROM_MEMMAP, old_replay),
     *(scenario for name, needs in PACKAGES.items() for scenario in _exchanging(name, needs)),
 ]
 SCENARIOS = {scenario.name: scenario for scenario in _ALL}

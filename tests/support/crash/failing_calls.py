@@ -139,9 +139,8 @@ class Commands(contextlib.AbstractContextManager["Commands"]):
 
     # `scratch` is a folder for the library, the shared numbers and the output.
 
-    def __init__(self, scratch: Path, *, needs_torch: bool = False) -> None:
+    def __init__(self, scratch: Path) -> None:
         self._scratch = scratch
-        self._imports = [*_IMPORTED_LATE, *(["torch"] if needs_torch else [])]
         scratch.mkdir(parents=True, exist_ok=True)
         library, state = scratch / "failing_calls.so", scratch / "state"
         build = ["gcc", "-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror"]
@@ -198,7 +197,7 @@ class Commands(contextlib.AbstractContextManager["Commands"]):
     def _fork(self, arguments: list[str], folder: Path, streams: list[Path]) -> tuple[int, int]:
         if self._server is None:
             self._server = subprocess.Popen(
-                [sys.executable, str(Path(__file__)), *self._imports],
+                [sys.executable, str(Path(__file__)), *_IMPORTED_LATE],
                 env=self._env,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

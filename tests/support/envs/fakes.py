@@ -289,7 +289,7 @@ class FrameEnv(EpisodesEnv):
         return np.full((4, 4), 1 + self.frames % 255, np.uint8)
 
 
-class TraceEnv(gym.Env[npt.NDArray[np.float64], np.int64]):
+class TraceEnv(EpisodesEnv):
     """Observation (tag, episode, t, last action, a seeded draw); episodes follow `plan`.
 
     `plan` lists length and end of one episode after the other, gone through again and again.
@@ -298,12 +298,11 @@ class TraceEnv(gym.Env[npt.NDArray[np.float64], np.int64]):
     def __init__(
         self, plan: Sequence[tuple[int, str]] = ((5, "terminated"),), tag: int = 0
     ) -> None:
+        super().__init__()
         self.plan, self.tag = plan, tag
         self.observation_space = spaces.Box(-np.inf, np.inf, (5,), np.float64)
-        self.action_space = spaces.Discrete(4)
-        self.episode, self.t = -1, 0
 
-    def observation(self, action: int) -> npt.NDArray[np.float64]:
+    def observation(self, action: int = -1) -> npt.NDArray[np.float64]:
         draw = float(self.np_random.integers(1000))
         return np.array([self.tag, self.episode, self.t, action, draw], np.float64)
 
@@ -311,13 +310,6 @@ class TraceEnv(gym.Env[npt.NDArray[np.float64], np.int64]):
     def choose(observation: npt.NDArray[np.float64]) -> Any:
         """The action that the tests choose from one observation or from many."""
         return (observation @ np.array([3, 5, 7, 11, 1])).astype(np.int64) % 4
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[npt.NDArray[np.float64], Info]:
-        super().reset(seed=seed)
-        self.episode, self.t = self.episode + 1, 0
-        return self.observation(-1), {}
 
     def step(self, action: np.int64) -> tuple[npt.NDArray[np.float64], float, bool, bool, Info]:
         self.t += 1
