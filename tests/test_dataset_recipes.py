@@ -13,7 +13,6 @@ import stepwell as sw
 from stepwell.collectors import list_datasets
 from stepwell.collectors.catalogue.index import EXTRAS
 from support.needed import skip_without
-from support.programs import run_python
 from support.tiers import proofs_but
 
 SHIPPED = {one.name: one for one in list_datasets()}
@@ -43,12 +42,6 @@ def test_a_large_recipe_makes_the_rows_that_are_shipped(name: str) -> None:
     recipe = recipes.all_recipes()[name]
     skip_without([EXTRAS[recipe.extra].module] if recipe.extra else [])
     assert make.collected(recipe).digest() == SHIPPED[name].digest
-
-
-def test_the_script_that_makes_them_knows_its_recipes_in_any_folder(tmp_path: Path) -> None:
-    done = run_python(make.__file__, "frozenlake/exprt", "--out", str(tmp_path / "out"), code=2)
-    assert "frozenlake/expert" in done.stderr
-    assert not (tmp_path / "out").exists()
 
 
 def test_a_made_data_set_is_in_the_index_and_can_be_loaded(

@@ -68,16 +68,3 @@ def test_an_env_plays_the_next_agent_when_an_episode_begins() -> None:
         assert [agents[one].action for one in extras["agent"]] == actions.tolist()
         seen.append(extras["agent"].tolist())
     assert seen == [[0, 1], [0, 1], [1, 1], [1, 2], [2, 0], [2, 0]]
-
-
-def test_an_episode_begins_without_a_past() -> None:
-    rams = iter([np.full(128, 7, np.uint8)] + [np.full(128, n, np.uint8) for n in (9, 9, 5)])
-    emulator = SimpleNamespace(getRAM=lambda: next(rams))
-    env = SimpleNamespace(unwrapped=SimpleNamespace(ale=emulator))
-    shown: list[list[int]] = []
-    agent = Known(0)
-    agent.chances = lambda seen: shown.append([int(ram[0]) for ram in seen]) or np.ones(1, int)  # type: ignore[func-returns-value,method-assign]
-    policy = ram_agents.AgentPolicy(SimpleNamespace(envs=[env]), [agent])  # type: ignore[list-item]
-    policy(np.zeros(1), np.array([True]))
-    policy(np.zeros(1), np.array([False]))
-    assert shown == [[9, 9, 9], [5, 9, 9]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 
 from support.crash.command_faults import SCENARIOS, Scenario, Yield, run_cases
 from support.crash.failing_calls import FAULTS, Commands, Fault, why_not_here
+from support.needed import skip_without
 
 pytestmark = pytest.mark.skipif(bool(why_not_here()), reason=why_not_here())
 
@@ -76,9 +76,7 @@ def test_faults_at_every_call(commands: Commands, tmp_path: Path, name: str, fau
 
 def needed(name: str) -> Scenario:
     scenario = SCENARIOS[name]
-    missing = [module for module in scenario.needs if importlib.util.find_spec(module) is None]
-    if missing:
-        pytest.skip(f"needs {', '.join(missing)}")
+    skip_without(scenario.needs)
     return scenario
 
 

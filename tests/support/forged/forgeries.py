@@ -747,11 +747,10 @@ def _file_length(store: Store, rng: random.Random) -> str:
         length = (path / name).stat().st_size
         os.truncate(path / name, int(length * share) if is_cut else length + more)
 
-    is_known = name in store.segments and rng.random() < 0.5
-    if is_known:  # the manifest lists it
+    if name in store.segments and rng.random() < 0.5:  # the manifest lists it
         segment = store.segments[name]
         segment.rest = b"" if is_cut else segment.rest + bytes(more)
-        return f"{name}: {'what follows the last chunk is gone' if is_cut else f'{more} more'}"
+        return f"{name}: what follows the last chunk: {len(segment.rest)} bytes"
     store.acts.append(act)
     return f"{name}: {f'cut to {share:.2f}' if is_cut else f'{more} more'}"
 
