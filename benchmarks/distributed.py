@@ -174,8 +174,8 @@ class Canned:
 
 def pong_chunk() -> tuple[MemoryStorage, EncodedChunk]:
     """A chunk of 512 rows of random play, and the store that it is in."""
-    replay = sw.SequenceReplayBuffer()
-    with sw.Collector(make_envs(), sw.RandomPolicy(), replay, seed=0) as collector:
+    replay, policy = sw.SequenceReplayBuffer(), sw.RandomPolicy()
+    with sw.Collector(make_envs(), policy, replay, seed=0, flush_seconds=1e9) as collector:
         collector.collect(steps=NUM_ENVS * (ROWS + 8))
     storage = replay.storage
     assert isinstance(storage, MemoryStorage)

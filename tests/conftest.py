@@ -13,7 +13,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from support.tiers import LEFT_OUT, REASONS, files_without_others, left_out, passed
+from support.tiers import LEFT_OUT, REASONS, left_out, passed
 
 # Few examples of each property by default, so that a newcomer soon sees green.
 for name, number in (("default", 10), ("proofs", 40)):
@@ -74,27 +74,6 @@ def pytest_configure(config: pytest.Config) -> None:
         hypothesis.settings.load_profile(tier(config))
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_make_collect_report(
-    collector: pytest.Collector,
-) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """In a fresh clone two workers meet in the middle: what one has compiled, the other loads."""
-    report = yield
-    worker = getattr(collector.config, "workerinput", {"workerid": "gw0"})["workerid"]
-    if isinstance(collector, pytest.Dir) and int(worker.removeprefix("gw")) % 2 == 1:
-        report.result.reverse()
-    return report
-
-
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """With ``--except-passed`` files of which nothing is left are not loaded."""
-    if not (file := config.getoption("--except-passed")) or collection_path.suffix != ".py":
-        return None
-    if DONE not in config.stash:
-        config.stash[DONE] = files_without_others(file, tier(config))
-    return module(collection_path.relative_to(config.rootpath)) in config.stash[DONE] or None
-
-
 def module(path: Path) -> str:
     return path.with_suffix("").as_posix().replace("/", ".")
 
@@ -140,7 +119,6 @@ def own_working_folder(  # pyright: ignore[reportUnusedFunction]
     monkeypatch.setenv("STEPWELL_CACHE", str(tmp_path / "cache"))  # and not in the user's own
 
 
-DONE = pytest.StashKey[set[str]]()
 # Child processes: {pid: test after which it was first seen}. They must be gone by the end of the
 # module, not of the test, because a module-wide fixture may own an env with workers.
 CHILDREN = pytest.StashKey[dict[int, str]]()

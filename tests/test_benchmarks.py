@@ -6,7 +6,6 @@ import datetime
 import importlib
 import json
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -143,38 +142,6 @@ def test_files_of_figures_are_those_that_one_command_measures() -> None:
     assert {file.name for file in RESULTS.iterdir()} == {f"{name}.json" for name in runs}
 
 
-def test_each_table_and_picture_of_performance_is_written_by_the_script() -> None:
-    text = (DOCS / "performance.md").read_text("utf-8")
-    blocks = re.findall(r"<!-- ([\w-]+) -->\n(.*?)\n<!-- end of \1 -->", text, re.DOTALL)
-    for name, block in blocks:
-        assert re.search(r"\n\(commit `[0-9a-f]{10}`, \d{4}-\d\d-\d\d; .*; .*\)$", block), name
-        text = text.replace(block, "")
-    assert "![" not in text
-    assert not cells(text)
-    writer = module("write_performance")
-    pictures = {path.name for path in (DOCS / "pictures").glob("speed-*.svg")}
-    assert pictures == {f"speed-{section.name}.svg" for section in writer.SECTIONS}
-
-
-@pytest.mark.proof
-def test_a_page_that_is_not_as_the_files_say_is_found(tmp_path: Path) -> None:
-    docs = tmp_path / "docs"
-    shutil.copytree(DOCS, docs)
-    page, picture = docs / "performance.md", docs / "pictures" / "speed-sequences.svg"
-    before = page.read_text("utf-8")
-    run("write_performance.py", "--check", "--docs", docs)
-    page.write_text(re.sub(r"\| 1 +\|", "| 2 |", before, count=1), encoding="utf-8")
-    picture.unlink()
-    command = [sys.executable, str(BENCHMARKS / "write_performance.py"), "--docs", str(docs)]
-    done = subprocess.run([*command, "--check"], capture_output=True, text=True)
-    assert done.returncode == 1
-    assert "speed-sequences.svg, performance.md" in done.stderr
-    assert not picture.exists()
-    subprocess.run(command, check=True)
-    assert page.read_text("utf-8") == before
-    assert picture.exists()
-
-
 @needs_checkout
 @pytest.mark.proof
 @pytest.mark.parametrize("name", ["replay", "disk", "collect", "own-loop", "import", "fishyrl"])
@@ -186,34 +153,21 @@ def test_a_part_is_measured(tmp_path: Path, name: str) -> None:
     assert len({row["topic"] for row in found["rows"]}) == {"replay": 6}.get(name, 1)
 
 
-# What each prints, and its figures: numbers that are all above 0.
-SCRIPTS = {
-    "patches.py --games Pong --steps 800 --rounds 1": ("| patch, folder, out= ", "bytes"),
-    "provenance.py --only CartPole --rounds 1 --steps 400": ("CartPole", "envs"),
-    "viewing.py --rows 3000 --episodes 300 --rounds 1": ("first frame", "figures"),
-    "distributed.py --only step engine driver --rounds 1 --steps 64 --pieces 12 --groups 3": (
-        "CPU of a driver with 3 actors a piece",
-        "step",
-    ),
-}
-
-
+@needs_checkout
 @pytest.mark.proof
-@pytest.mark.parametrize("words", SCRIPTS, ids=lambda words: words.split(".")[0])
-def test_costs_of_another_shape_are_measured(tmp_path: Path, words: str) -> None:
-    script, *options = words.split()
-    if script == "patches.py":
-        pytest.importorskip("ale_py")
-        options += ["--folder", str(tmp_path)]
-    if script == "viewing.py":
-        for package in ("playwright", "uvicorn", "starlette"):
-            pytest.importorskip(package)
-        if chromium_path() is None:
-            pytest.skip("needs Chromium")
-    said, name = SCRIPTS[words]
-    figures = tmp_path / "figures.json"
-    assert said in run(script, *options, "--json", figures)
-    assert_above_0(json.loads(figures.read_text())[name])
+@pytest.mark.parametrize(
+    ("name", "figures"),
+    [
+        *(("patches", "bytes"), ("provenance", "envs"), ("distributed", "LocalEngine")),
+        pytest.param(
+            *("viewing", "figures"),
+            marks=pytest.mark.skipif(chromium_path() is None, reason="needs Chromium"),
+        ),
+    ],
+)
+def test_costs_of_another_shape_are_measured(tmp_path: Path, name: str, figures: str) -> None:
+    run("measure_all.py", "--quick", "--only", name, "--folder", tmp_path)
+    assert_above_0(json.loads((tmp_path / f"{name}.json").read_text())[figures])
 
 
 def assert_above_0(found: Any) -> None:

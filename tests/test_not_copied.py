@@ -5,15 +5,13 @@ from __future__ import annotations
 import copy
 import importlib
 import pickle
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import stepwell as sw
-from stepwell.buffers import Digest, EpisodeSelection, SequenceReplayBuffer, Sequences
+from stepwell.buffers import SequenceReplayBuffer
 
 # Classes, with what their errors advise, and packages that they need.
 LIVE: dict[str, tuple[str, ...]] = {
@@ -83,24 +81,3 @@ def test_a_replay_says_where_it_is(tmp_path: Path) -> None:
     check_refused(collected(), "this one is in RAM: give it a path")
     with collected(tmp_path / "store") as replay:
         check_refused(replay, r"this one is in \S+store; use SequenceReplayBuffer.open")
-
-
-VALUES: dict[str, Callable[[], Any]] = {
-    "Spec": lambda: collected().spec,
-    "episode": lambda: next(iter(collected().iter_episodes())),
-    "batch": lambda: collected().sample_sequences(2, 4),
-    "request": partial(Sequences, 2, 4),
-    "selection": EpisodeSelection,
-    "digest": Digest,
-    "ratio": partial(sw.ReplayRatio, 0.5),
-    "policy": sw.RandomPolicy,
-    "rollout": lambda: sw.Collector(cartpole(), "random").rollout(steps=4),
-    "envs of one process": cartpole,
-}
-
-
-@pytest.mark.parametrize("name", VALUES)
-def test_values_are_pickled_and_copied(name: str) -> None:
-    made = VALUES[name]()
-    for copied in (pickle.loads(pickle.dumps(made)), copy.deepcopy(made), copy.copy(made)):
-        assert type(copied) is type(made)

@@ -29,10 +29,6 @@ def shown_by(cells: list[Any]) -> list[list[list[str]]]:
     ]
 
 
-def test_there_are_notebooks() -> None:
-    assert NOTEBOOKS
-
-
 @pytest.mark.parametrize(
     "path",
     proofs_but([path for path in NOTEBOOKS if path.stem == "collect_and_look"], NOTEBOOKS),

@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import make
 import ram_agents
-import recipes
 
 GAMES = list(ram_agents.SIGHTS)
 
@@ -49,41 +47,6 @@ def test_an_agent_equals_a_slow_model(game: str) -> None:
             assert agent.chances(seen).tolist() == expected
 
 
-def test_the_table_is_that_of_exponentials() -> None:
-    table = ram_agents.EXPONENTIALS
-    exact = 65536 * np.exp(-np.arange(len(table)) / 16)
-    assert np.abs(table - exact).max() < 20
-    assert table[-1] == 0 < table[0]
-
-
-@pytest.mark.proof
-def test_quantized_weights_choose_as_the_floats_do() -> None:
-    pytest.importorskip("torch")
-    pytest.importorskip("stable_baselines3")
-    import atari_trained
-
-    rng = np.random.default_rng(0)
-    sight = np.array([3, 1, 4]), np.array([[3, 1]])
-    state = {}
-    for name, (outputs, inputs) in zip(
-        atari_trained.LAYER_NAMES, ((64, 10), (64, 64), (6, 64)), strict=True
-    ):
-        state[f"{name}.weight"] = rng.normal(size=(outputs, inputs)) / np.sqrt(inputs)
-        state[f"{name}.bias"] = rng.normal(size=outputs)
-    parts = {name: one.astype(np.int64) for name, one in atari_trained.quantized(state).items()}
-    layers = [(parts[f"weights{n}"], parts[f"bias{n}"], int(parts[f"shift{n}"])) for n in range(3)]
-    agent = ram_agents.Agent(sight, layers)
-    for _ in range(50):
-        seen = list(rng.integers(0, 256, (3, 128)))
-        values = ram_agents.features(seen, sight) / ram_agents.UNIT
-        for n, name in enumerate(atari_trained.LAYER_NAMES):
-            values = state[f"{name}.weight"] @ values + state[f"{name}.bias"]
-            values = np.maximum(values, 0) if n < 2 else values
-        exact = np.exp(values) / np.exp(values).sum()
-        chances = agent.chances(seen)
-        np.testing.assert_allclose(chances / chances.sum(), exact, atol=0.06)
-
-
 class Known:
     """In place of an agent: its action is certain."""
 
@@ -105,24 +68,3 @@ def test_an_env_plays_the_next_agent_when_an_episode_begins() -> None:
         assert [agents[one].action for one in extras["agent"]] == actions.tolist()
         seen.append(extras["agent"].tolist())
     assert seen == [[0, 1], [0, 1], [1, 1], [1, 2], [2, 0], [2, 0]]
-
-
-def test_an_episode_begins_without_a_past() -> None:
-    rams = iter([np.full(128, 7, np.uint8)] + [np.full(128, n, np.uint8) for n in (9, 9, 5)])
-    emulator = SimpleNamespace(getRAM=lambda: next(rams))
-    env = SimpleNamespace(unwrapped=SimpleNamespace(ale=emulator))
-    shown: list[list[int]] = []
-    agent = Known(0)
-    agent.chances = lambda seen: shown.append([int(ram[0]) for ram in seen]) or np.ones(1, int)  # type: ignore[func-returns-value,method-assign]
-    policy = ram_agents.AgentPolicy(SimpleNamespace(envs=[env]), [agent])  # type: ignore[list-item]
-    policy(np.zeros(1), np.array([True]))
-    policy(np.zeros(1), np.array([False]))
-    assert shown == [[9, 9, 9], [5, 9, 9]]
-
-
-def test_a_recipe_makes_the_same_rows_again() -> None:
-    recipe = recipes.trained_agents()["atari/breakout-mixed"].shortened(120)
-    first, again = make.collected(recipe), make.collected(recipe)
-    assert first.digest() == again.digest()
-    rows = first.iter_episodes()
-    assert {int(one.fields["extra/agent"][0]) for one in rows} == {0, 1, 3, 5}

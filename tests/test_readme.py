@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sysconfig
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from support.source_tree import CHECKOUT
 
 FOLDERS = [CHECKOUT / "docs", CHECKOUT / "examples"]
 DOCUMENTS = [CHECKOUT / "README.md", *(path for at in FOLDERS for path in sorted(at.rglob("*.md")))]
-RUN_BY_CI = ["main job", "tests"]
 # Packages of extras, by document, less those that its code imports.
 NEEDS = {
     "docs/envpool": ["envpool"],
@@ -40,7 +38,6 @@ def name_of(document: Path) -> str:
     return document.relative_to(CHECKOUT).as_posix()
 
 
-each_document = pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
 each_document_to_run = pytest.mark.parametrize(
     "document",
     [
@@ -64,19 +61,6 @@ def test_a_document_runs_as_written(document: Path, tmp_path: Path) -> None:
         write_demo(folder)
     commands = f"{sysconfig.get_path('scripts')}{os.pathsep}{os.environ['PATH']}"
     run_python(program, cwd=folder, env={"PATH": commands})  # as in an environment switched on
-
-
-@each_document
-def test_no_figure_was_left_to_be_filled_in(document: Path) -> None:
-    found = re.findall(r"\b(?:TODO|TBD|FIXME|XXX|SEEDS|FIGURES?|NUMBERS?)\b", document.read_text())
-    assert not found
-
-
-def test_the_readme_marks_the_commands_that_ci_takes_from_it() -> None:
-    found = documents.blocks((CHECKOUT / "README.md").read_text("utf-8"))
-    marked = [block for block in found if block.mark and block.mark["kind"] == "run by .ci/run"]
-    assert [block.mark["reason"] for block in marked if block.mark] == RUN_BY_CI
-    assert [len(block.lines) for block in marked] == [1, 1]
 
 
 def test_a_script_keeps_each_block_on_its_lines() -> None:

@@ -1,15 +1,12 @@
-"""A run says what it left out; README, CONTRIBUTING, workflows and .ci/run agree on commands."""
+"""A run says what it left out, and a second one leaves out what has passed."""
 
 from __future__ import annotations
 
-import re
-import tomllib
 from pathlib import Path
 
 import pytest
 
-from support.source_tree import CHECKOUT
-from support.tiers import LEFT_OUT, REASONS, files_without_others, left_out, passed
+from support.tiers import LEFT_OUT, REASONS, left_out, passed
 
 
 def test_each_kind_of_tests_has_a_line_with_its_number_and_its_option() -> None:
@@ -43,45 +40,3 @@ def test_a_second_run_leaves_out_what_has_passed_and_nothing_else(tmp_path: Path
     ]
     file.write_text(f"<testsuites><testsuite>{''.join(lines)}</testsuite></testsuites>")
     assert passed(file) == {("t.m", "a"), ("t.m", "e[1]")}
-
-
-@pytest.mark.parametrize(
-    ("sign", "tier", "is_done"),
-    [
-        ("", "default", True),
-        ("<failure/>", "default", False),
-        ("<error/>", "default", False),
-        ("<skipped message='needs torch'/>", "default", False),
-        (f"<skipped message='{REASONS['proof']}'/>", "default", True),
-        (f"<skipped message='{REASONS['proof']}'/>", "proofs", False),
-        (f"<skipped message='{REASONS['full']}'/>", "proofs", True),
-    ],
-)
-def test_a_file_is_left_out_in_a_second_run_if_nothing_of_it_is_left(
-    sign: str, tier: str, is_done: bool, tmp_path: Path
-) -> None:
-    (file := tmp_path / "passed.xml").write_text(
-        "<testsuites><testsuite>"
-        "<testcase classname='t.test_a' name='a'/>"
-        f"<testcase classname='t.test_a.TestOf' name='b'>{sign}</testcase>"
-        "<testcase classname='t.test_b' name='c'/>"
-        "<testcase classname='' name='t.test_c'><skipped message='needs torch'/></testcase>"
-        "</testsuite></testsuites>"
-    )
-    assert files_without_others(file, tier) == {"t.test_b"} | ({"t.test_a"} if is_done else set())
-
-
-def test_the_extra_that_is_advised_is_there() -> None:
-    extras = tomllib.loads((CHECKOUT / "pyproject.toml").read_text("utf-8"))["project"]
-    assert "tests" in extras["optional-dependencies"]
-
-
-def test_contributing_gives_the_command_of_the_readme() -> None:
-    if not (CHECKOUT / "CONTRIBUTING.md").is_file():
-        pytest.skip("no checkout")
-    commands = [
-        re.findall(r"python3 -m venv .*pytest[^`\n]*", (CHECKOUT / name).read_text("utf-8"))
-        for name in ("README.md", "CONTRIBUTING.md")
-    ]
-    assert len(commands[0]) == 1
-    assert commands[0] == commands[1]

@@ -14,7 +14,7 @@ from support.source_tree import CHECKOUT
 
 GITHUB = CHECKOUT / ".github"
 WORKFLOWS = sorted((GITHUB / "workflows").glob("*.yml"))
-FILES = sorted(GITHUB.rglob("*.yml"))
+FILES = [*sorted(GITHUB.rglob("*.yml")), CHECKOUT / "examples/many_machines/kuberay.yaml"]
 LINTED = {
     "extends": "default",
     "rules": {

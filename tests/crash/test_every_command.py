@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
 
@@ -10,13 +9,12 @@ import pytest
 
 from support.crash.command_faults import SCENARIOS, Scenario, Yield, run_cases
 from support.crash.failing_calls import FAULTS, Commands, Fault, why_not_here
+from support.needed import skip_without
 
 pytestmark = pytest.mark.skipif(bool(why_not_here()), reason=why_not_here())
 
 KILL, FULL_DISK, IO_ERROR, BROKEN_DISK, NO_ROOM_ONCE, CTRL_C = FAULTS
 RARE = (BROKEN_DISK, NO_ROOM_ONCE, CTRL_C)
-PLAIN = [name for name, scenario in SCENARIOS.items() if "torch" not in scenario.needs]
-TORCH = [name for name in SCENARIOS if name not in PLAIN]  # which takes seconds to load
 
 
 @pytest.fixture(scope="module")
@@ -25,16 +23,10 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> Generator[Commands]:
         yield commands
 
 
-@pytest.fixture(scope="module")
-def commands_with_torch(tmp_path_factory: pytest.TempPathFactory) -> Generator[Commands]:
-    with Commands(tmp_path_factory.mktemp("commands"), needs_torch=True) as commands:
-        yield commands
-
-
 @pytest.mark.proof
-@pytest.mark.parametrize("name", PLAIN)
+@pytest.mark.parametrize("name", SCENARIOS)
 def test_a_fault_at_a_random_call(commands: Commands, tmp_path: Path, name: str) -> None:
-    rare = RARE[PLAIN.index(name) % len(RARE)]
+    rare = RARE[list(SCENARIOS).index(name) % len(RARE)]
     check(commands, tmp_path, needed(name), (KILL, FULL_DISK, IO_ERROR, rare))
 
 
@@ -56,69 +48,35 @@ def test_a_kill_at_the_first_and_the_last_calls(
     assert counts["present"] >= 2
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param("merge", marks=pytest.mark.proof),
-        *("import npz", "export npz", "export d3rlpy"),
-    ],
-)
+@pytest.mark.parametrize("name", ["import npz", "export npz", "export d3rlpy"])
 def test_a_failure_at_the_last_calls_leaves_nothing_or_is_none(
     commands: Commands, tmp_path: Path, name: str
 ) -> None:
+    scenario, faults = needed(name), (IO_ERROR, FULL_DISK)
     counts = check(
-        commands,
-        tmp_path,
-        needed(name),
-        (IO_ERROR, FULL_DISK),
-        chosen=lambda calls: range(calls - 8, calls),
+        commands, tmp_path, scenario, faults, chosen=lambda calls: range(calls - 8, calls)
     )
     assert counts["absent"] >= 2
 
 
-@pytest.mark.parametrize("name", ["datasets get", "load_dataset"])
-def test_a_full_disk_leaves_nothing_of_a_data_set(
-    commands: Commands, tmp_path: Path, name: str
-) -> None:
-    counts = check(
-        commands,
-        tmp_path,
-        needed(name),
-        (FULL_DISK,),
-        chosen=lambda calls: (2, calls // 3, calls // 2),
-    )
+def test_a_full_disk_leaves_nothing_of_a_data_set(commands: Commands, tmp_path: Path) -> None:
+    scenario = needed("datasets get")
+    counts = check(commands, tmp_path, scenario, (FULL_DISK,), chosen=lambda n: (2, n // 3, n // 2))
     assert counts["a full disk: exit 2"] == 3
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("fault", FAULTS, ids=[fault.name for fault in FAULTS])
-@pytest.mark.parametrize("name", PLAIN)
+@pytest.mark.parametrize("name", SCENARIOS)
 def test_faults_at_every_call(commands: Commands, tmp_path: Path, name: str, fault: Fault) -> None:
-    check_every_call(commands, tmp_path, needed(name), fault)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("fault", FAULTS, ids=[fault.name for fault in FAULTS])
-@pytest.mark.parametrize("name", TORCH)
-def test_faults_at_every_call_with_torch(
-    commands_with_torch: Commands, tmp_path: Path, name: str, fault: Fault
-) -> None:
-    check_every_call(commands_with_torch, tmp_path, needed(name), fault)
-
-
-def check_every_call(commands: Commands, folder: Path, scenario: Scenario, fault: Fault) -> None:
     """The rare ones share the calls: each call meets one of them, and all of the others."""
-    if fault in RARE:
-        check(commands, folder, scenario, (fault,), len(RARE), RARE.index(fault))
-    else:
-        check(commands, folder, scenario, (fault,), 1)
+    every, first = (len(RARE), RARE.index(fault)) if fault in RARE else (1, 0)
+    check(commands, tmp_path, needed(name), (fault,), every, first)
 
 
 def needed(name: str) -> Scenario:
     scenario = SCENARIOS[name]
-    missing = [module for module in scenario.needs if importlib.util.find_spec(module) is None]
-    if missing:
-        pytest.skip(f"needs {', '.join(missing)}")
+    skip_without(scenario.needs)
     return scenario
 
 
@@ -141,13 +99,3 @@ def check(
         assert counts["kill: exit -9"] > 0
     assert counts["cases"] >= len(faults)
     return counts
-
-
-@pytest.mark.proof
-def test_calls_elsewhere_are_not_counted(commands: Commands, tmp_path: Path) -> None:
-    (tmp_path / "here").mkdir()
-    done = commands.run(
-        f"collect CartPole-v1 --workers 0 --steps 9 --out {tmp_path}/there --quiet".split(),
-        tmp_path / "here",
-    )
-    assert (done.code, done.calls) == (0, ())

@@ -17,25 +17,16 @@ LIMITS = Limits(memory_bytes=1 << 30)
 
 
 def run(formats: list[str], numbers: range) -> list[Verdict]:
-    """Cases of formats, each in a folder of its child's."""
+    """Cases of formats, up to the first fault."""
     with fast_folder() as folder:
+        (folder / "cases").mkdir()
+        make = partial(ForgedImports, folder / "cases", formats)
         found: list[Verdict] = []
-        children = 0
-        runner: Runner | None = None
-        try:
+        with Runner(make, folder, LIMITS) as runner:
             for number in numbers:
-                if runner is None:
-                    here = folder / str(children)
-                    here.mkdir()
-                    runner = Runner(partial(ForgedImports, here, formats), folder, LIMITS)
-                    children += 1
                 found.append(runner.run(number))
                 if found[-1].signature:  # the child may be gone, and its folder is as it left it
-                    runner.close()
-                    runner = None
-        finally:
-            if runner is not None:
-                runner.close()
+                    break
     return found
 
 

@@ -86,30 +86,33 @@ def test_a_sentence_is_no_fault(tmp_path: Path) -> None:
         attempt("an OSError that names no file", lambda: os.read(10_000, 1))
 
 
-@pytest.mark.parametrize("what", ["content", "time", "name", "gone", "other file"])
+def replaced(file: Path) -> None:
+    file.rename(file.with_name("away"))
+    file.write_bytes(b"precious")
+    file.with_name("away").unlink()
+
+
+TOUCHES: dict[str, Callable[[Path], object]] = {
+    "content": lambda file: file.write_bytes(b"PRECIOUS"),
+    "time": lambda file: os.utime(file, ns=(0, time.time_ns())),
+    "name": lambda file: file.with_name("new").touch(),
+    "gone": Path.unlink,
+    "other file": replaced,
+}
+
+
+@pytest.mark.parametrize("what", TOUCHES)
 def test_a_touch_is_seen(tmp_path: Path, what: str) -> None:
-    folder = tmp_path / "beside"
-    folder.mkdir()
-    file = folder / "precious.bin"
+    file = tmp_path / "beside" / "precious.bin"
+    file.parent.mkdir()
     file.write_bytes(b"precious")
     before = file.stat()
     (tmp_path / "free").mkdir()
     canaries = Canaries(tmp_path, frozenset({"free"}))
     (tmp_path / "free" / "new").touch()
     canaries.check("nothing")
-    if what == "content":
-        file.write_bytes(b"PRECIOUS")
-        os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
-    elif what == "time":
-        os.utime(file, ns=(0, time.time_ns()))
-    elif what == "name":
-        (folder / "new").touch()
-    elif what == "gone":
-        file.unlink()
-    else:
-        file.rename(folder / "away")
-        file.write_bytes(b"precious")
-        (folder / "away").unlink()
+    TOUCHES[what](file)
+    if what in ("content", "other file"):
         os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
     with pytest.raises(Fault, match=r"precious|new"):
         canaries.check("a touch")

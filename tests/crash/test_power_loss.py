@@ -1,4 +1,7 @@
-"""Loss of power at any moment: what `add` returned from is there, nothing else is half there."""
+"""Loss of power, kill -9 and failures at any call: what `add` returned from is there.
+
+And nothing else is half there.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from support.crash.medium import Image, Medium, MediumFiles, restore
 from support.crash.power_loss_scenario import lose_power
 from support.examples import by_tier
 
-IMAGES = by_tier(100, 500, 500)  # in each part
+IMAGES = by_tier(200, 1_000, 1_000)  # in each part
 
 
 @pytest.mark.parametrize("part", range(by_tier(1, 3, 12)))
@@ -32,6 +35,8 @@ def test_a_loss_of_power_leaves_every_flush_that_returned(tmp_path: Path, part: 
     assert got.extra >= 0.02 * IMAGES
     assert got.recovered >= 0.1 * IMAGES
     assert got.again >= 0.1 * IMAGES
+    assert got.kills >= 0.1 * IMAGES
+    assert got.failures >= 0.1 * IMAGES
 
 
 def test_a_store_in_a_folder_that_a_killed_process_had_made_survives(tmp_path: Path) -> None:

@@ -22,7 +22,6 @@ from support.source_tree import CHECKOUT
 pytest.importorskip("torch", reason="needs PyTorch: pip install 'stepwell[torch]'")
 
 from dreamer import __main__ as command
-from dreamer.checkpoint import save_models
 from dreamer.config import Config
 from dreamer.progress import Progress
 from support import documents
@@ -113,24 +112,6 @@ def test_examples_of_help_and_readme_are_understood() -> None:
         options = command._options(words)
         if not options.resume:
             command._run(options)
-
-
-def test_the_readme_quotes_the_train_loop_and_its_agent_is_loaded_and_filmed() -> None:
-    blocks = [block for block in documents.blocks(README.read_text("utf-8")) if block.mark]
-    (quoted,) = [b.lines for b in blocks if b.mark and b.mark["reason"] == "lines of train.py"]
-    source = (README.parent / "train.py").read_text("utf-8")
-    assert quoted[0] in source.splitlines()
-    assert "\n".join(quoted[1:]) in source
-    (block,) = [b for b in blocks if b.language == "python" and b.lines is not quoted]
-    lines = "\n".join(block.lines).replace("examples.dreamer", "dreamer").splitlines()
-    before = next(place for place, line in enumerate(lines) if line.startswith("load_models"))
-    names: dict[str, Any] = {}
-    exec("\n".join(lines[:before]), names)
-    Path("runs/catch").mkdir(parents=True)
-    save_models("runs/catch/best.pt", names["models"], include_optimizers=False)
-    exec("\n".join(lines[before:]), names)
-    assert names["frames"].shape == (50, 256, 256, 3)
-    names["envs"].close()
 
 
 # Runs

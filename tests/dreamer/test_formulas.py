@@ -108,11 +108,6 @@ def test_mean_and_loss_are_those_of_a_loop_over_the_points(
         assert loss.item() == pytest.approx(slow, abs=1e-3)
 
 
-@pytest.mark.parametrize("bins", [2, 63, 64, 255])
-def test_the_mean_of_even_logits_is_zero(bins: int) -> None:
-    assert TwoHot(bins).mean(torch.zeros(3, bins)).abs().max() < 1e-4
-
-
 # Categoricals
 
 

@@ -2,39 +2,18 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
-import re
-import sys
 from collections import Counter
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 
 from stepwell.collectors.cli.app import every_command
-from support import documents, site_pages
-from support.source_tree import CHECKOUT
+from support import site_pages
+from support.source_tree import CHECKOUT, PUBLIC_MODULES
 
 DOCS = CHECKOUT / "docs"
-PUBLIC = [
-    "stepwell",
-    "stepwell.buffers",
-    "stepwell.collectors",
-    "stepwell.wrappers",
-    "stepwell.wrappers.nes",
-    "stepwell.wrappers.testing",
-    "stepwell.buffers.testing",
-    "stepwell.buffers.space_json",
-    "stepwell.buffers.bridges",
-    "stepwell.buffers.bridges.formats",
-    "stepwell.buffers.bridges.publish",
-    *(
-        f"stepwell.buffers.dropin.{name}"
-        for name in ("dreamer", "fishyrl", "frame_history", "iris", "memmap", "sb3")
-    ),
-]
+PUBLIC = [*PUBLIC_MODULES, "stepwell.buffers.space_json"]
 
 
 def described(site: Path) -> Counter[str]:
@@ -44,30 +23,8 @@ def described(site: Path) -> Counter[str]:
     )
 
 
-def test_no_link_and_no_anchor_is_broken(site: Path) -> None:
-    assert site_pages.broken_links(site) == []
-
-
-def test_links_to_other_hosts_are_well_formed(site: Path) -> None:
-    for link, where in site_pages.outside_links(site).items():
-        parts = urlsplit(link)
-        fits = parts.scheme in ("https", "http") and re.fullmatch(r"[\w.:-]+", parts.netloc)
-        assert fits or parts.scheme == "mailto", f"{link} on {where}"
-        assert not re.search(r"[\s<>`]", link), f"{link} on {where}"
-
-
 def test_nothing_is_loaded_from_another_host(site: Path) -> None:
     assert site_pages.loaded_from_outside(site) == []
-
-
-def test_each_page_stands_in_the_sidebar(site: Path) -> None:
-    listed = set(site_pages.read(site / "index.html").sidebar)
-    written = {
-        path.relative_to(DOCS).with_suffix(".html").as_posix()
-        for suffix in ("md", "nblink")
-        for path in DOCS.rglob(f"*.{suffix}")
-    }
-    assert written - listed == {"index.html"}
 
 
 def test_each_public_name_is_described_in_one_place(site: Path) -> None:
@@ -92,27 +49,6 @@ def test_nothing_is_described_that_is_not_public(site: Path) -> None:
         assert first in importlib.import_module(module).__all__, name
 
 
-def imported_names(text: str) -> set[tuple[str, str]]:
-    """Modules and names of Stepwell that the code of a document imports."""
-    code = [block for block in documents.blocks(text) if block.language == "python"]
-    trees = [ast.parse("\n".join(block.lines)) for block in code]
-    found = {node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    return {
-        (node.module, each.name)
-        for node in found
-        if node.module and node.module.split(".")[0] == "stepwell"
-        for each in node.names
-    }
-
-
-def test_what_documents_import_is_described(site: Path) -> None:
-    texts = [path.read_text("utf-8") for path in (CHECKOUT / "README.md", *DOCS.rglob("*.md"))]
-    imports = set().union(*map(imported_names, texts))
-    assert len(imports) > 20
-    short = {name.rpartition(".")[2] for name in described(site)}
-    assert {name for _, name in imports} - short == set()
-
-
 def test_each_command_and_option_is_described(site: Path) -> None:
     page = site_pages.read(site / "reference" / "command-line.html")
     found = {words: command for words, command, _ in every_command()}
@@ -125,43 +61,7 @@ def test_each_command_and_option_is_described(site: Path) -> None:
             assert not [each for each in options if each not in page.text], (name, parameter.name)
 
 
-@pytest.mark.parametrize(
-    ("page", "link"),
-    [
-        ("your-own-loop", "reference/api/collecting.html#stepwell.record"),
-        ("viewing", "reference/command-line.html#stepwell-view"),
-        ("reference/api/collecting", "policies.html#stepwell.collectors.Policy"),
-        ("reference/api/many-machines", "collecting.html#stepwell.Collector"),
-    ],
-)
-def test_names_in_code_lead_to_their_description(site: Path, page: str, link: str) -> None:
-    assert link in site_pages.read(site / f"{page}.html").links
-
-
-def test_search_finds_a_class(url: str, look: Any) -> None:
-    page = look(f"{url}/search.html?q=SequenceReplayBuffer")
-    found = page.locator("#search-results a", has_text="SequenceReplayBuffer").first
-    found.wait_for()
-    assert "reference/api/replay.html" in (found.get_attribute("href") or "")
-
-
 HEAD = '<html><head></head><body><article><h1 id="top">A</h1>{}</article></body></html>'
-PIECES = {
-    '<a href="b.html">': "no file b.html",
-    '<a href="a.html#gone">': "no anchor a.html#gone",
-    '<a href="#gone">': "no anchor #gone",
-    '<a href="../a.html">': "no file ../a.html",
-    '<img src="gone.png">': "no file gone.png",
-}
-
-
-@pytest.mark.parametrize("piece", PIECES)
-def test_a_broken_link_is_found(piece: str, tmp_path: Path) -> None:
-    folder = tmp_path / "html"
-    folder.mkdir()
-    (tmp_path / "a.html").write_text("outside of the site")
-    (folder / "a.html").write_text(HEAD.format(f'{piece}<a href="a.html#top"><a href="#top">'))
-    assert site_pages.broken_links(folder) == [f"a.html: {PIECES[piece]}"]
 
 
 @pytest.mark.parametrize(
@@ -179,21 +79,3 @@ def test_a_file_of_another_host_is_found(piece: str, tmp_path: Path) -> None:
     (tmp_path / "b.html").write_text(HEAD.format('<a href="https://example.org/">'))
     (tmp_path / "a.css").write_text("@import 'https://fonts.example/x.css'; a { top: url(x.png) }")
     assert site_pages.loaded_from_outside(tmp_path) == ["a.css: https://fonts.example/x.css"]
-
-
-def test_docstrings_are_prepared_for_sphinx() -> None:
-    pytest.importorskip("sphinx", reason="needs sphinx")
-    sys.path.insert(0, str(DOCS / "extensions"))
-    try:
-        prepare = importlib.import_module("docstrings").prepare
-    finally:
-        sys.path.remove(str(DOCS / "extensions"))
-    lines = ["[T, *shape], ``*`` as it is.", "", "Returns:", "    The code: 0.", ""]
-    lines += ["| a | b |", "|---|---|", "| 1 | 2 |"]
-    prepare(None, "function", "f", None, None, lines)
-    assert lines[:4] == ["[T, \\*shape], ``*`` as it is.", "", "Returns:", "    : The code: 0."]
-    alias = ["Alias for field number 3", ""]
-    prepare(None, "property", "f", None, None, alias)
-    assert not any(alias)
-    table = [line.strip() for line in lines[4:] if line.strip()]
-    assert table == [".. list-table::", ":header-rows: 1", "* - a", "- b", "* - 1", "- 2"]

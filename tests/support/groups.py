@@ -222,7 +222,7 @@ def one_process(
     for group in range(groups):
         replay = sw.SequenceReplayBuffer(capacity=capacity, codecs=codecs)
         policy, now = make_policy(), 0
-        given = _noting(policy) if hasattr(policy, "load") else policy
+        given = _Noting(policy) if hasattr(policy, "load") else policy
         ended: list[EpisodeReport] = []
         collector = sw.Collector(
             make_envs(),
@@ -285,24 +285,12 @@ class _Noting:
             if hasattr(policy, name):
                 setattr(self, name, getattr(policy, name))
 
-    def _noted(self, result: Any, is_first: np.ndarray) -> Any:
-        extras = result[2] if isinstance(result, tuple) and len(result) == 3 else {}
-        return {**extras, "policy_version": np.full(len(is_first), self.version, np.int64)}
-
-
-class _NotingPlain(_Noting):
-    def __call__(self, observation: Any, is_first: np.ndarray) -> Any:
-        return self.policy(observation, is_first), self._noted(None, is_first)
-
-
-class _NotingState(_Noting):
-    def __call__(self, observation: Any, is_first: np.ndarray, state: Any) -> Any:
-        result = self.policy(observation, is_first, state)
-        return *result[:2], self._noted(result, is_first)
-
-
-def _noting(policy: Any) -> _Noting:
-    return _NotingState(policy) if hasattr(policy, "initial_state") else _NotingPlain(policy)
+    def __call__(self, observation: Any, is_first: np.ndarray, *state: Any) -> Any:
+        result = self.policy(observation, is_first, *state)
+        parts = result if isinstance(result, tuple) else (result,)
+        extras = parts[2] if len(parts) == 3 else {}
+        version = np.full(len(is_first), self.version, np.int64)
+        return *parts[: 1 + len(state)], {**extras, "policy_version": version}
 
 
 def _joined(

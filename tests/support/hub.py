@@ -25,8 +25,6 @@ LARGE = 4_096
 """Bytes from which a file is a large one; `.bin` files always are."""
 PART = 50_000
 """Bytes of a part of a large file that is sent in parts."""
-PAGE = 4
-"""Entries of a page of a listing."""
 
 
 @dataclass
@@ -170,10 +168,8 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(body)
 
-    def _json(self, value: object, headers: Mapping[str, str] | None = None) -> None:
-        self._send(
-            200, json.dumps(value).encode(), {"Content-Type": "application/json", **(headers or {})}
-        )
+    def _json(self, value: object) -> None:
+        self._send(200, json.dumps(value).encode(), {"Content-Type": "application/json"})
 
     def _check_token(self) -> bool:
         given = self.headers.get("Authorization")
@@ -239,12 +235,7 @@ class _Handler(BaseHTTPRequestHandler):
         ]
         entries += [entry_of(path, data) for path, data in sorted(files.items())]
         changed = self.server.hub.faults.listing(entries)
-        first = int(self.query.get("cursor", ["0"])[0])
-        headers = {}
-        if first + PAGE < len(changed):
-            url = f"{self.server.hub.url}{urlsplit(self.path).path}?recursive=true"
-            headers["Link"] = f'<{url}&cursor={first + PAGE}>; rel="next"'
-        self._json(changed[first : first + PAGE], headers)
+        self._json(changed)
 
     def preupload(self, name: str, revision: str) -> None:
         self._check_may_write()

@@ -14,13 +14,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
 import stepwell as sw
 from stepwell.collectors.loop.vector_envs import Vector
 from support.actor_hosts import descendants
+from support.envs.fakes import EpisodesEnv
 from support.groups import Walk
 
 NUM_ENVS = 4
@@ -49,21 +49,17 @@ class FaultyWalk(Walk):
         return super().step(action)
 
 
-class NoiseEnv(gym.Env[np.ndarray, np.int64]):
+class NoiseEnv(EpisodesEnv):
     """Shows 200 kB of noise, which no codec makes smaller; its episodes do not end."""
 
     def __init__(self) -> None:
+        super().__init__(1 << 60)
         self.observation_space = spaces.Box(0, 255, (200_000,), np.uint8)
-        self.action_space = spaces.Discrete(2)
         self._noise = np.frombuffer(np.random.default_rng(0).bytes(300_000), np.uint8)
 
-    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
-        super().reset(seed=seed)
+    def observation(self) -> np.ndarray:
         begin = int(self.np_random.integers(100_000))
-        return self._noise[begin : begin + 200_000], {}
-
-    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        return self.reset()[0], 0.0, False, False, {}
+        return self._noise[begin : begin + 200_000]
 
 
 def noise_envs() -> Any:

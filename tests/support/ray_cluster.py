@@ -15,6 +15,7 @@ from typing import Any
 
 from gymnasium.vector import VectorWrapper
 
+from support.actor_hosts import is_running as is_running
 from support.groups import walks
 from support.source_tree import CHECKOUT
 
@@ -82,15 +83,6 @@ def ray_nodes(number: int = 3) -> Iterator[RayNodes]:
             if value is not None:
                 os.environ[name] = value
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def is_running(pid: int) -> bool:
-    """True if a process is there and no zombie."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except OSError:
-        return False
-    return state != "Z"
 
 
 def eventually(holds: Callable[[], bool], seconds: float = 30.0) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 LOADED = {"script": "src", "img": "src", "source": "srcset", "iframe": "src", "video": "src"}
 
@@ -18,11 +18,8 @@ class SitePage(HTMLParser):
 
     text: str
     ids: list[str] = field(default_factory=list)
-    links: list[str] = field(default_factory=list)
     loaded: list[str] = field(default_factory=list)
-    sidebar: list[str] = field(default_factory=list)
     described: list[str] = field(default_factory=list)
-    _in_sidebar: bool = False
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -34,14 +31,6 @@ class SitePage(HTMLParser):
             self.ids.append(values["id"])
         if tag == "dt" and "sig-object" in values.get("class", "") and "id" in values:
             self.described.append(values["id"])
-        if "sidebar-tree" in values.get("class", ""):
-            self._in_sidebar = True
-        if tag == "article":
-            self._in_sidebar = False
-        if tag == "a" and "href" in values:
-            self.links.append(values["href"])
-            if self._in_sidebar:
-                self.sidebar.append(values["href"])
         if tag == "link" and values.get("rel") not in ("canonical", "prev", "next", "author"):
             self.loaded.append(values["href"])
         if values.get(LOADED.get(tag, "")):
@@ -56,36 +45,6 @@ def read(file: Path) -> SitePage:
 def pages(site: Path) -> list[Path]:
     """All pages of a built site, but for lists of modules' source code."""
     return sorted(site.rglob("*.html"))
-
-
-def broken_links(site: Path) -> list[str]:
-    """Each link to a file or an anchor that is not there."""
-    found = []
-    for page in pages(site):
-        for link in {*read(page).links, *read(page).loaded}:
-            parts = urlsplit(link)
-            if parts.scheme or parts.netloc:
-                continue
-            target = (page.parent / unquote(parts.path)).resolve() if parts.path else page.resolve()
-            if not target.is_file() or not target.is_relative_to(site.resolve()):
-                found.append(f"{page.relative_to(site)}: no file {link}")
-            elif (
-                parts.fragment
-                and target.suffix == ".html"
-                and unquote(parts.fragment) not in read(target).ids
-            ):
-                found.append(f"{page.relative_to(site)}: no anchor {link}")
-    return sorted(found)
-
-
-def outside_links(site: Path) -> dict[str, list[str]]:
-    """The links to other hosts, each with its pages."""
-    found: dict[str, list[str]] = {}
-    for page in pages(site):
-        for link in read(page).links:
-            if urlsplit(link).scheme or urlsplit(link).netloc:
-                found.setdefault(link, []).append(page.relative_to(site).as_posix())
-    return found
 
 
 def loaded_from_outside(site: Path) -> list[str]:

@@ -14,6 +14,24 @@ import stepwell
 FOLDERS = ("wrappers", "collectors", "buffers")
 PACKAGE = Path(stepwell.__file__).parent  # the checkout, or where the wheel was installed
 CHECKOUT = Path(__file__).parents[2]  # holds tests/, examples/, docs/ and README.md
+PUBLIC_MODULES = """
+stepwell
+stepwell.buffers
+stepwell.buffers.bridges
+stepwell.buffers.bridges.formats
+stepwell.buffers.bridges.publish
+stepwell.buffers.dropin.dreamer
+stepwell.buffers.dropin.fishyrl
+stepwell.buffers.dropin.frame_history
+stepwell.buffers.dropin.iris
+stepwell.buffers.dropin.memmap
+stepwell.buffers.dropin.sb3
+stepwell.buffers.testing
+stepwell.collectors
+stepwell.wrappers
+stepwell.wrappers.nes
+stepwell.wrappers.testing
+""".split()
 
 
 @cache

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-__all__ = ["LEFT_OUT", "REASONS", "files_without_others", "left_out", "passed", "proofs_but"]
+__all__ = ["LEFT_OUT", "REASONS", "left_out", "passed", "proofs_but"]
 
 # Tests with these marks (on a test, a parameter, or a module: pytestmark) are left out of a run.
 LEFT_OUT = {"default": ("proof", "full"), "proofs": ("full",), "full": ()}
@@ -54,26 +53,9 @@ def kind_of(reason: str) -> str:
 
 def passed(file: Path) -> set[tuple[str, str]]:
     """Modules and names of the tests that passed in a run."""
-    return {(case.get("classname", ""), case.get("name", "")) for case in cases(file, ())}
-
-
-def files_without_others(file: Path, tier: str) -> set[str]:
-    """Modules of which every test passed in a run, or is left out of one of the tier, too."""
-    reasons = [REASONS[mark] for mark in LEFT_OUT[tier]]
-    done = Counter(module_of(case) for case in cases(file, reasons))
-    everything = Counter(module_of(case) for case in ElementTree.parse(file).iter("testcase"))
-    return {module for module, number in done.items() if number == everything[module]}
-
-
-def cases(file: Path, reasons: Collection[str]) -> Iterator[ElementTree.Element]:
-    """The tests of a run that passed, or were skipped for one of the reasons."""
-    for case in ElementTree.parse(file).iter("testcase"):
-        told = [part for part in case if part.tag not in ("properties", "system-out", "system-err")]
-        if all(part.tag == "skipped" and part.get("message") in reasons for part in told):
-            yield case
-
-
-def module_of(case: ElementTree.Element) -> str:
-    """The module of a test, which may be in a class of it."""
-    found = re.match(r"(\w+\.)*?test_\w+", case.get("classname", ""))
-    return found.group() if found else ""
+    others = ("properties", "system-out", "system-err")
+    return {
+        (case.get("classname", ""), case.get("name", ""))
+        for case in ElementTree.parse(file).iter("testcase")
+        if all(part.tag in others for part in case)
+    }

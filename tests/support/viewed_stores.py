@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import subprocess
 import sys
@@ -19,14 +18,15 @@ from gymnasium import spaces
 
 import stepwell as sw
 from stepwell.buffers.storage.disk.repair import repair
+from support.envs.fakes import EpisodesEnv
 from support.forged.stores import slots_of
 
 Pixels = npt.NDArray[np.uint8]
 Policy = Callable[[Any, Any], Any]
 
 
-class ArmEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
-    """An arm of two joints reaches for a ball; a camera in front of it, one at its hand.
+class HandEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
+    """A hand reaches for a ball; a camera in front of it, one at the hand.
 
     The front camera's pixels are [H, W, 3]; those of the hand's are [3, H, W].
 
@@ -37,111 +37,88 @@ class ArmEnv(gym.Env[dict[str, Any], npt.NDArray[np.float32]]):
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - Gymnasium's own form
 
     def __init__(self, size: int = 72) -> None:
-        self.height, self.width, self.hand = size, size * 4 // 3, size // 2
+        self.height, self.width, self.near = size, size * 4 // 3, size // 2
         self.observation_space = spaces.Dict(
             {
                 "front": spaces.Box(0, 255, (self.height, self.width, 3), np.uint8),
-                "hand": spaces.Box(0, 255, (3, self.hand, self.hand), np.uint8),
+                "hand": spaces.Box(0, 255, (3, self.near, self.near), np.uint8),
                 "joints": spaces.Box(-np.inf, np.inf, (4,), np.float32),
             }
         )
         self.action_space = spaces.Box(-1, 1, (2,), np.float32)
-        self.angles, self.speeds = np.zeros(2), np.zeros(2)
-        self.ball, self.t = np.zeros(2), 0
+        self.t = 0
 
-    def places(self) -> npt.NDArray[np.float64]:
-        """Shoulder, elbow and hand [3, 2], in arm's lengths."""
-        one, both = self.angles[0], self.angles.sum()
-        elbow = np.array([math.cos(one), math.sin(one)]) / 2
-        return np.stack(
-            [np.zeros(2), elbow, elbow + np.array([math.cos(both), math.sin(both)]) / 2]
-        )
-
-    def drawn(self) -> Pixels:
-        """The scene, at the front camera's size."""
-        picture = np.full((self.height, self.width, 3), (34, 40, 52), np.uint8)
-        scale, middle = self.height * 0.45, np.array([self.width / 2, self.height / 2])
-
-        def pixel(place: npt.NDArray[np.float64]) -> tuple[int, int]:
-            x, y = middle + scale * place * (1, -1)
-            return int(x), int(y)
-
-        cv2.circle(picture, pixel(self.ball), self.height // 14, (235, 120, 60), -1)
-        points = [pixel(place) for place in self.places()]
-        cv2.line(picture, points[0], points[1], (90, 160, 235), self.height // 14)
-        cv2.line(picture, points[1], points[2], (130, 210, 160), self.height // 14)
-        for point in points:
-            cv2.circle(picture, point, self.height // 18, (240, 240, 240), -1)
-        return picture
+    def pixel(self, place: npt.NDArray[np.float64]) -> tuple[int, int]:
+        x, y = np.array([self.width, self.height]) * (0.5 + 0.45 * place)
+        return int(x), int(y)
 
     def observation(self) -> dict[str, Any]:
-        front = self.drawn()
-        x, y = np.array([self.width, self.height]) / 2 + self.height * 0.45 * (
-            self.places()[2] * (1, -1)
-        )
-        half = self.hand // 2
+        front = np.full((self.height, self.width, 3), (34, 40, 52), np.uint8)
+        cv2.circle(front, self.pixel(self.ball), self.height // 14, (235, 120, 60), -1)
+        cv2.line(front, self.pixel(np.zeros(2)), self.pixel(self.place), (90, 160, 235), 4)
+        x, y = self.pixel(self.place)
+        half = self.near // 2
         wide = cv2.copyMakeBorder(front, half, half, half, half, cv2.BORDER_REPLICATE)
-        near = wide[int(y) : int(y) + self.hand, int(x) : int(x) + self.hand]
-        return {
-            "front": front,
-            "hand": np.ascontiguousarray(near.transpose(2, 0, 1)),
-            "joints": np.concatenate([self.angles, self.speeds]).astype(np.float32),
-        }
+        hand = wide[y : y + self.near, x : x + self.near].transpose(2, 0, 1)
+        joints = np.concatenate([self.place, self.ball]).astype(np.float32)
+        return {"front": front, "hand": np.ascontiguousarray(hand), "joints": joints}
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         super().reset(seed=seed)
-        self.t, self.speeds = 0, np.zeros(2)
-        self.angles = self.np_random.uniform(-math.pi, math.pi, 2)
-        angle, far = self.np_random.uniform(-math.pi, math.pi), self.np_random.uniform(0.4, 0.9)
-        self.ball = far * np.array([math.cos(angle), math.sin(angle)])
+        self.t = 0
+        self.place, self.ball = self.np_random.uniform(-1, 1, (2, 2))
         return self.observation(), {"distance": self.distance()}
 
     def distance(self) -> float:
-        return float(np.linalg.norm(self.places()[2] - self.ball))
+        return float(np.linalg.norm(self.place - self.ball))
 
     def step(
         self, action: npt.NDArray[np.float32]
     ) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         self.t += 1
-        self.speeds = 0.8 * self.speeds + 0.08 * action
-        self.angles = self.angles + self.speeds
+        self.place = np.clip(self.place + 0.05 * action, -1, 1)
         distance = self.distance()
         caught = distance < 0.12
         reward = 1.0 if caught else -0.02 * distance
         return self.observation(), reward, caught, self.t >= 60, {"distance": distance}
 
 
-def reach(env: ArmEnv) -> Callable[[Any, Any], Any]:
-    """A policy that moves the hand of the env's arm towards the ball, with noise."""
+def reach() -> Policy:
+    """A policy that moves the hand towards the ball, with noise."""
     generator = np.random.default_rng(0)
 
     def policy(observation: Mapping[str, Any], is_first: Any) -> Any:
-        before, best = env.angles, np.zeros(2)
-        tried = {}
-        for first in (-1, 0, 1):
-            for second in (-1, 0, 1):
-                env.angles = before + 0.2 * np.array([first, second])
-                tried[env.distance()] = np.array([first, second])
-        env.angles = before
-        best = tried[min(tried)]
-        noise = generator.normal(0, 0.3, 2)
-        return np.clip(best + noise, -1, 1).astype(np.float32)[None]
+        place, ball = np.split(observation["joints"], 2, axis=1)
+        noise = generator.normal(0, 0.6, place.shape)
+        return np.clip(np.sign(ball - place) + noise, -1, 1).astype(np.float32)
 
     return policy
 
 
+def stored(
+    folder: Path,
+    envs: Any,
+    policy: Any,
+    *goals: Mapping[str, int],
+    capacity: int | None = None,
+    **options: Any,
+) -> Path:
+    """A store of what the envs did in some calls of `collect`."""
+    with (
+        sw.SequenceReplayBuffer(folder, capacity=capacity) as replay,
+        sw.Collector(envs, policy, replay, **{"seed": 0, **options}) as collector,
+    ):
+        for goal in goals:
+            collector.collect(**goal)  # type: ignore[arg-type]
+    return folder
+
+
 def pong(folder: Path, episodes: int = 1, steps: int = 60) -> Path:
     """Pong of a random policy, in stacks of four frames; the last episode was cut."""
-    envs = sw.make_atari("Pong", 1)
-    with (
-        sw.SequenceReplayBuffer(folder) as replay,
-        sw.Collector(envs, sw.RandomPolicy(), replay, seed=0, info={"lives": -1}) as collector,
-    ):
-        collector.collect(episodes=episodes)
-        collector.collect(steps=steps)
-    return folder
+    envs, goals = sw.make_atari("Pong", 1), ({"episodes": episodes}, {"steps": steps})
+    return stored(folder, envs, sw.RandomPolicy(), *goals, info={"lives": -1})
 
 
 def nes(folder: Path, steps: int = 120) -> Path:
@@ -151,24 +128,13 @@ def nes(folder: Path, steps: int = 120) -> Path:
     rom, game = write_demo(folder.with_name(folder.name + "-rom"))
     settings: dict[str, Any] = {"size": (120, 128), "grayscale": False, "frame_stack": 1}
     envs = sw.make_nes(rom, 1, game=game, noop_max=30, max_frames=600, num_workers=0, **settings)
-    policy = sw.RandomPolicy()
-    with (
-        sw.SequenceReplayBuffer(folder) as replay,
-        sw.Collector(envs, policy, replay, seed=0, info={"score": -1, "lives": -1}) as collector,
-    ):
-        collector.collect(steps=steps)
-    return folder
+    info = {"score": -1, "lives": -1}
+    return stored(folder, envs, sw.RandomPolicy(), {"steps": steps}, info=info)
 
 
 def cameras(folder: Path, episodes: int = 3, size: int = 72) -> Path:
-    """The arm with its two cameras and its joints."""
-    env = ArmEnv(size)
-    with (
-        sw.SequenceReplayBuffer(folder) as replay,
-        sw.Collector(env, reach(env), replay, seed=0, info={"distance": -1.0}) as collector,
-    ):
-        collector.collect(episodes=episodes)
-    return folder
+    """The hand with its two cameras and its joints."""
+    return stored(folder, HandEnv(size), reach(), {"episodes": episodes}, info={"distance": -1.0})
 
 
 def pushing(errors: float) -> Policy:
@@ -195,13 +161,8 @@ def cartpole(
 ) -> Path:
     """Whole episodes of CartPole, by default of a policy with extras."""
     envs = sw.make_vec("CartPole-v1", 4, num_workers=0)
-    policy = policy or pushing(0.7)
-    with (
-        sw.SequenceReplayBuffer(folder) as replay,
-        sw.Collector(envs, policy, replay, seed=seed, metadata=metadata) as collector,
-    ):
-        collector.collect(episodes=episodes)
-    return folder
+    goal = {"episodes": episodes}
+    return stored(folder, envs, policy or pushing(0.7), goal, seed=seed, metadata=metadata)
 
 
 def levels(folder: Path, episodes: int = 12) -> Path:
@@ -217,47 +178,31 @@ def levels(folder: Path, episodes: int = 12) -> Path:
 
 def evicted(folder: Path) -> Path:
     """Long episodes: the first rows of one were evicted, the newest one was cut."""
-    with (
-        sw.SequenceReplayBuffer(folder, capacity=400) as replay,
-        sw.Collector(LongEnv(), sw.RandomPolicy(), replay, seed=0) as collector,
-    ):
-        for _ in range(12):
-            collector.collect(steps=70)
-    return folder
+    return stored(folder, LongEnv(), sw.RandomPolicy(), *[{"steps": 70}] * 12, capacity=400)
 
 
-class LongEnv(gym.Env[Pixels, np.int64]):
+class LongEnv(EpisodesEnv):
     """A bar that moves over a grey picture of 24 x 32; its episodes have 300 steps."""
 
     def __init__(self, length: int = 300) -> None:
-        self.length, self.t = length, 0
+        super().__init__(length)
         self.observation_space = spaces.Box(0, 255, (24, 32), np.uint8)
         self.action_space = spaces.Discrete(3)
 
-    def picture(self) -> Pixels:
+    def observation(self) -> Pixels:
         found = np.full((24, 32), 40 + self.t % 100, np.uint8)
         found[:, self.t % 32] = 250
         found[self.t // 32 % 24] = 200
         return found
 
-    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Pixels, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.t = 0
-        return self.picture(), {}
-
     def step(self, action: np.int64) -> tuple[Pixels, float, bool, bool, dict[str, Any]]:
-        self.t += 1
-        return self.picture(), float(action) - 1, self.t >= self.length, False, {}
+        observation, _, *rest = super().step(action)
+        return observation, float(action) - 1, *rest
 
 
 def damaged(folder: Path) -> Path:
     """Long episodes; one chunk in the middle of the first has wrong bytes."""
-    with (
-        sw.SequenceReplayBuffer(folder) as replay,
-        sw.Collector(LongEnv(), sw.RandomPolicy(), replay, seed=0) as collector,
-    ):
-        for _ in range(9):
-            collector.collect(steps=70)
+    stored(folder, LongEnv(), sw.RandomPolicy(), *[{"steps": 70}] * 9)
     slot = slots_of(folder)[2]
     (file,) = folder.glob("segment-*.bin")
     data = bytearray(file.read_bytes())

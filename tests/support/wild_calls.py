@@ -10,7 +10,8 @@ import importlib.util
 import struct
 import sys
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,22 +20,7 @@ __all__ = ["load", "senseless_calls", "wild_calls"]
 ERRORS = (BufferError, OverflowError, TypeError, ValueError)
 # Leaves of a tree, and the numbers of its memory: levels of 1/16 each down to 2,048, and the ends.
 TREES = {64: 129, 2_048: 4_097, 4_096: 4_096 + 256 + 257, 65_536: 65_536 + 4_096 + 256 + 257}
-NUMBERS = (
-    -1,
-    0,
-    1,
-    3,
-    15,
-    17,
-    63,
-    65,
-    1 << 20,
-    1 << 62,
-    (1 << 63) - 1,
-    -(1 << 63),
-    1 << 63,
-    1 << 70,
-)
+OUTSIDE = (-1, 1 << 62, (1 << 63) - 1, -(1 << 63), 1 << 63, 1 << 70)
 NO_NUMBERS: tuple[object, ...] = (None, 1.5, "1", b"1", [], np.int64(1))
 NO_MEMORY = (None, 1, 1.5, "text", [1.0], (), object())
 
@@ -49,27 +35,42 @@ def load(path: str) -> Any:
     return module
 
 
+class Call(NamedTuple):
+    """A right call, and what is wrong in place of its arguments."""
+
+    name: str
+    arguments: list[Any]
+    written: set[int]  # places of the memory that is written to
+    wrong: dict[int, list[Any] | Callable[[], list[Any]]]  # by place; else memory of another form
+
+    def damages(self, place: int) -> list[Any]:
+        if place in self.wrong:
+            found = self.wrong[place]
+            return found if isinstance(found, list) else found()
+        return _wrong_memory(self.arguments[place].ravel(), is_output=place in self.written)
+
+
 def wild_calls(core: Any, seed: int, count: int) -> None:
     """Call with one wrong argument at a time: each call raises, and changes no memory."""
     rng = np.random.default_rng(seed)
     makers = (_set, _draw, _copy, _deltas, _items, _steps, _runs, _crc, _chunk)
     for number in range(count):
-        name, arguments, is_output, damages = makers[number % len(makers)](rng)
+        call = makers[number % len(makers)](rng)
+        arguments = list(call.arguments)
         place = int(rng.integers(len(arguments) + 1))
         if place == len(arguments):  # a wrong number of arguments
             arguments = arguments[:-1] if rng.random() < 0.5 else [*arguments, 1]
         else:
-            arguments[place] = _pick(rng, damages(place))
-        outputs = [a for a, is_one in zip(arguments, is_output, strict=False) if is_one]
-        before = [bytes(a) if _is_memory(a) else b"" for a in outputs]
+            damages = call.damages(place)
+            arguments[place] = damages[int(rng.integers(len(damages)))]
+        before = [bytes(one) if _is_memory(one) else b"" for one in arguments]
         try:
-            getattr(core, name)(*arguments)
+            getattr(core, call.name)(*arguments)
         except ERRORS:
             pass
         else:
-            raise AssertionError(f"call {number}: {name}{tuple(arguments)} was not refused")
-        after = [bytes(a) if _is_memory(a) else b"" for a in outputs]
-        assert before == after, (name, number)
+            raise AssertionError(f"call {number}: {call.name}{tuple(arguments)} was not refused")
+        assert before == [bytes(one) if _is_memory(one) else b"" for one in arguments], number
         for argument in arguments:  # a bytearray whose memory was not given back cannot grow
             for one in argument if isinstance(argument, list) else [argument]:
                 if isinstance(one, bytearray):
@@ -175,10 +176,6 @@ def _is_memory(value: object) -> bool:
     return isinstance(value, np.ndarray | bytearray | memoryview)
 
 
-def _pick(rng: np.random.Generator, choices: list[Any]) -> Any:
-    return choices[int(rng.integers(len(choices)))]
-
-
 def _wrong_memory(right: np.ndarray, *, is_output: bool) -> list[Any]:
     """Memory that is too short or long, cannot be written to, has gaps or is not aligned."""
     shifted = memoryview(bytearray(right.nbytes + 1))[1:]
@@ -203,9 +200,6 @@ def _wrong_memory(right: np.ndarray, *, is_output: bool) -> list[Any]:
     return found
 
 
-Call = tuple[str, list[Any], list[bool], Callable[[int], list[Any]]]
-
-
 def _tree(rng: np.random.Generator) -> tuple[int, np.ndarray, int, np.ndarray, np.ndarray]:
     capacity = int(rng.choice(list(TREES)[:3]))
     low, size = int(rng.integers(0, 1_000)), int(rng.integers(2, 40))
@@ -213,36 +207,24 @@ def _tree(rng: np.random.Generator) -> tuple[int, np.ndarray, int, np.ndarray, n
     return capacity, memory, low, rng.integers(low, low + capacity, size), rng.random(size)
 
 
+def _sizes(capacity: int) -> list[Any]:
+    """Numbers that are no capacity of the tree."""
+    odd = [0, 1, 3, 15, 17, 63, 65, 1 << 20, capacity - 1, 2 * capacity, -capacity]
+    return [*OUTSIDE, *NO_NUMBERS, *odd]
+
+
 def _set(rng: np.random.Generator) -> Call:
     capacity, memory, low, ids, masses = _tree(rng)
     arguments = [memory, capacity, low, low + capacity, ids, masses]
-
-    def damages(place: int) -> list[Any]:
-        if place in (0, 4, 5):
-            right = arguments[place]
-            assert isinstance(right, np.ndarray)
-            return _wrong_memory(right, is_output=place != 4)
-        if place == 1:
-            return [*NUMBERS, *NO_NUMBERS, capacity - 1, 2 * capacity, -capacity]
-        return [-1, -(1 << 63), 1 << 63, 1 << 70, *NO_NUMBERS, low + capacity + 1]
-
-    return "tree_set", arguments, [True, False, False, False, True, True], damages
+    ends = [-1, -(1 << 63), 1 << 63, 1 << 70, *NO_NUMBERS, low + capacity + 1]
+    return Call("tree_set", arguments, {0, 5}, {1: _sizes(capacity), 2: ends, 3: ends})
 
 
 def _draw(rng: np.random.Generator) -> Call:
     capacity, memory, low, ids, points = _tree(rng)
-    arguments = [memory, capacity, low, points, ids]
-
-    def damages(place: int) -> list[Any]:
-        if place in (0, 3, 4):
-            right = arguments[place]
-            assert isinstance(right, np.ndarray)
-            return _wrong_memory(right, is_output=True)
-        if place == 1:
-            return [*NUMBERS, *NO_NUMBERS, capacity - 1, 2 * capacity, -capacity]
-        return [-1, (1 << 63) - capacity, -(1 << 63), 1 << 63, 1 << 70, *NO_NUMBERS]
-
-    return "tree_draw", arguments, [True, False, False, True, True], damages
+    lows = [-1, (1 << 63) - capacity, -(1 << 63), 1 << 63, 1 << 70, *NO_NUMBERS]
+    wrong: dict[int, Any] = {1: _sizes(capacity), 2: lows}
+    return Call("tree_draw", [memory, capacity, low, points, ids], {0, 3, 4}, wrong)
 
 
 def _copy(rng: np.random.Generator) -> Call:
@@ -256,35 +238,26 @@ def _copy(rng: np.random.Generator) -> Call:
     ]
     targets = [int(rng.integers(0, 1 + len(out) - size)) for size in sizes]
     arguments: list[Any] = [out, sources, begins, targets, sizes]
+    at = int(rng.integers(count))
+    short = bytearray(max(low + size for low, size in zip(targets, sizes, strict=True)))
+    objects = np.array([None] * len(out), object)
+    outs = [*NO_MEMORY, bytes(out), objects, np.zeros(len(out)), *([short[:-1]] if short else [])]
+    too_large = {
+        2: [len(sources[at]) - sizes[at] + 1],
+        3: [len(out) - sizes[at] + 1],
+        4: [len(out) - targets[at] + 1, len(sources[at]) - begins[at] + 1],
+    }
 
-    def damages(place: int) -> list[Any]:
-        at = int(rng.integers(count))
-        if place == 0:
-            short = bytearray(max(low + size for low, size in zip(targets, sizes, strict=True)))
-            objects = np.array([None] * len(out), object)
-            return [
-                *NO_MEMORY,
-                bytes(out),
-                objects,
-                np.zeros(len(out)),
-                *([short[:-1]] if short else []),
-            ]
+    def lists(place: int) -> list[Any]:
         right = arguments[place]
-        lists: list[Any] = [None, 1, tuple(right), right[:-1], [*right, right[0]], "text"]
-        wrong = (
-            [*NO_MEMORY, memoryview(b"123456")[::2]]
-            if place == 1
-            else [-1, 1 << 62, (1 << 63) - 1, -(1 << 63), 1 << 70, None, 1.5, "1", np.int64(1)]
-        )
-        if place == 2:
-            wrong.append(len(sources[at]) - sizes[at] + 1)
-        if place == 3:
-            wrong.append(len(out) - sizes[at] + 1)
-        if place == 4:
-            wrong += [len(out) - targets[at] + 1, len(sources[at]) - begins[at] + 1]
-        return lists + [[*right[:at], value, *right[at + 1 :]] for value in wrong]
+        found: list[Any] = [None, 1, tuple(right), right[:-1], [*right, right[0]], "text"]
+        wrong: list[Any] = [*OUTSIDE, None, 1.5, "1", np.int64(1), *too_large.get(place, [])]
+        if place == 1:
+            wrong = [*NO_MEMORY, memoryview(b"123456")[::2]]
+        return found + [[*right[:at], value, *right[at + 1 :]] for value in wrong]
 
-    return "copy_runs", arguments, [True, False, False, False, False], damages
+    wrong = {place: partial(lists, place) for place in (1, 2, 3, 4)}
+    return Call("copy_runs", arguments, {0}, {0: outs, **wrong})
 
 
 def _deltas(rng: np.random.Generator) -> Call:
@@ -295,44 +268,39 @@ def _deltas(rng: np.random.Generator) -> Call:
     changes = bytes(int(counts.sum()))
     deltas = bytearray(counts.tobytes() + 2 * changes + rng.bytes(row_bytes))
     out = bytearray(rng.bytes(wanted * row_bytes))
-    arguments: list[Any] = [deltas, rows, row_bytes, start, out]
-
-    def damages(place: int) -> list[Any]:
-        if place == 0:
-            fewer, more = counts.copy(), counts.copy()
-            fewer[-1] -= 1
-            more[0] += 1 << 31
-            rest = bytes(deltas[counts.nbytes :])
-            wrong = [bytearray(each.tobytes() + rest) for each in (fewer, more)]
-            gaps = memoryview(bytes(2 * len(deltas)))[::2]
-            return [*NO_MEMORY, *wrong, deltas[:-1], deltas[1:], deltas + b"1", gaps]
-        if place == 4:
-            objects = np.array([None] * len(out), object)
-            longer = bytearray((rows - start + 1) * row_bytes)
-            return [*NO_MEMORY, bytes(out), objects, out[:-1], bytearray(), longer]
-        odd = [-1, 1 << 62, (1 << 63) - 1, -(1 << 63), 1 << 70, *NO_NUMBERS]
-        if place == 3:
-            return [*odd, rows, rows - wanted + 1]
-        return [*odd, 0, arguments[place] - 1, arguments[place] + 1]
-
-    return "apply_deltas", arguments, [False, False, False, False, True], damages
+    fewer, more = counts.copy(), counts.copy()
+    fewer[-1] -= 1
+    more[0] += 1 << 31
+    rest = bytes(deltas[counts.nbytes :])
+    longer = bytearray((rows - start + 1) * row_bytes)
+    wrong: dict[int, Any] = {
+        0: [
+            *(*NO_MEMORY, deltas[:-1], deltas[1:], deltas + b"1"),
+            *(bytearray(each.tobytes() + rest) for each in (fewer, more)),
+            memoryview(bytes(2 * len(deltas)))[::2],
+        ],
+        1: [*OUTSIDE, *NO_NUMBERS, 0, rows - 1, rows + 1],
+        2: [*OUTSIDE, *NO_NUMBERS, 0, row_bytes - 1, row_bytes + 1],
+        3: [*OUTSIDE, *NO_NUMBERS, rows, rows - wanted + 1],
+        4: [
+            *(*NO_MEMORY, bytes(out), np.array([None] * len(out), object)),
+            *(out[:-1], bytearray(), longer),
+        ],
+    }
+    return Call("apply_deltas", [deltas, rows, row_bytes, start, out], {4}, wrong)
 
 
 def _items(rng: np.random.Generator) -> Call:
     known, count = (int(value) for value in rng.integers(2, 9, 2))
     running, shift = np.arange(1, known + 1), rng.integers(0, 9, known)
-    found = np.zeros((2, count), np.int64)
-    arguments: list[Any] = [running, shift, known, rng.random(count), found]
+    shares, found = rng.random(count), np.zeros((2, count), np.int64)
 
-    def damages(place: int) -> list[Any]:
-        if place in (0, 1, 4):
-            return _wrong_memory(arguments[place], is_output=place == 4)
-        if place == 2:
-            return [-1, 0, known + 1, 1 << 63, *NO_NUMBERS]
-        wrong = [np.append(arguments[3][1:], share) for share in (-0.1, 1.0, np.nan, np.inf)]
-        return [*_wrong_memory(arguments[3], is_output=False), *wrong]
+    def wrong_shares() -> list[Any]:
+        odd = [np.append(shares[1:], share) for share in (-0.1, 1.0, np.nan, np.inf)]
+        return [*_wrong_memory(shares, is_output=False), *odd]
 
-    return "draw_items", arguments, [False] * 4 + [True], damages
+    wrong: dict[int, Any] = {2: [-1, 0, known + 1, 1 << 63, *NO_NUMBERS], 3: wrong_shares}
+    return Call("draw_items", [running, shift, known, shares, found], {4}, wrong)
 
 
 def _steps(rng: np.random.Generator) -> Call:
@@ -341,58 +309,39 @@ def _steps(rng: np.random.Generator) -> Call:
     chunk, start = np.zeros((2, count), np.int64)
     found, flags = np.zeros((8, count), np.int64), np.zeros((3, count), np.bool_)
     room = np.zeros(2 * 27 * count, np.int64)
-    arguments: list[Any] = [table, records, 0, chunk, start, 1, 2, 0, found, flags, room]
-
-    def damages(place: int) -> list[Any]:
-        right = arguments[place]
-        if not isinstance(right, np.ndarray):
-            wrong = {2: [], 5: [-1, 0], 6: [-1, 1 << 31], 7: [-1, 2]}[place]
-            return [*wrong, 1 << 63, 1 << 70, *NO_NUMBERS]
-        if place == 9:
-            return [*NO_MEMORY, right[:2], bytes(right), right.astype(np.int64)]
-        if place == 10:  # there may be more room, and less than all segments take
-            return [*NO_MEMORY, right[:1], right.astype(">i8"), bytes(right)]
-        return _wrong_memory(right.ravel(), is_output=place == 8)
-
-    outputs = [place >= 8 for place in range(11)]
-    return "find_steps", arguments, outputs, damages
+    large = [1 << 63, 1 << 70, *NO_NUMBERS]
+    wrong: dict[int, Any] = {
+        **{2: large, 5: [-1, 0, *large], 6: [-1, 1 << 31, *large], 7: [-1, 2, *large]},
+        9: [*NO_MEMORY, flags[:2], bytes(flags), flags.astype(np.int64)],
+        # There may be more room, and less than all segments take.
+        10: [*NO_MEMORY, room[:1], room.astype(">i8"), bytes(room)],
+    }
+    arguments = [table, records, 0, chunk, start, 1, 2, 0, found, flags, room]
+    return Call("find_steps", arguments, {8, 9, 10}, wrong)
 
 
 def _runs(rng: np.random.Generator) -> Call:
     count = int(rng.integers(2, 9))
     table, records = np.zeros((2, 8), np.int64), np.zeros((2, 18), np.int64)
-    runs = list(np.zeros((4, count), np.int64))
-    arguments: list[Any] = [table, records, *runs, np.zeros(13 * count, np.int64)]
-
-    def damages(place: int) -> list[Any]:
-        right = arguments[place]
-        if place == 6:  # there may be more room, and less than all segments take
-            return [*NO_MEMORY, right.astype(">i8"), bytes(right)]
-        return _wrong_memory(right.ravel(), is_output=False)
-
-    return "find_runs", arguments, [place == 6 for place in range(7)], damages
+    room = np.zeros(13 * count, np.int64)
+    arguments = [table, records, *np.zeros((4, count), np.int64), room]
+    return Call("find_runs", arguments, {6}, {6: [*NO_MEMORY, room.astype(">i8"), bytes(room)]})
 
 
 def _crc(rng: np.random.Generator) -> Call:
     data = bytearray(rng.bytes(int(rng.integers(2, 200))))
-
-    def damages(place: int) -> list[Any]:
-        gaps = memoryview(bytes(2 * len(data)))[::2]
-        return [*NO_MEMORY, gaps] if place == 0 else [-1, 1 << 32, 1 << 63, 1 << 70, *NO_NUMBERS]
-
-    return "crc32", [data, int(rng.integers(1 << 32))], [False, False], damages
+    wrong: dict[int, Any] = {
+        0: [*NO_MEMORY, memoryview(bytes(2 * len(data)))[::2]],
+        1: [-1, 1 << 32, 1 << 63, 1 << 70, *NO_NUMBERS],
+    }
+    return Call("crc32", [data, int(rng.integers(1 << 32))], set(), wrong)
 
 
 def _chunk(rng: np.random.Generator) -> Call:
-    data = bytearray(rng.bytes(80))
-    arguments: list[Any] = [data, int(rng.integers(0, 40)), 40, 1, bytearray(32)]
-
-    def damages(place: int) -> list[Any]:
-        if place in (0, 4):
-            return [*NO_MEMORY, memoryview(bytes(160))[::2]]
-        return [1 << 63, 1 << 70, -(1 << 70), *NO_NUMBERS]  # others are those of no chunk
-
-    return "is_chunk", arguments, [False] * 5, damages
+    memory: list[Any] = [*NO_MEMORY, memoryview(bytes(160))[::2]]
+    large: list[Any] = [1 << 63, 1 << 70, -(1 << 70), *NO_NUMBERS]  # others are those of no chunk
+    arguments = [bytearray(rng.bytes(80)), int(rng.integers(0, 40)), 40, 1, bytearray(32)]
+    return Call("is_chunk", arguments, set(), {0: memory, 4: memory, 1: large, 2: large, 3: large})
 
 
 if __name__ == "__main__":

@@ -158,7 +158,7 @@ def test_more_room_is_given_by_a_wrapper_and_a_longer_value_stops_the_run_with_i
 
         def step(self, action: Any) -> Any:
             _, *others = super().step(action)
-            return tuple([1] * self._step), *others
+            return tuple([1] * self.t), *others
 
     replay = sw.SequenceReplayBuffer()
     with pytest.raises(ValueError, match=r"64 items, got 65.*FixedSpaces.*'observation': 65"):

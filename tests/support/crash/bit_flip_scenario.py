@@ -30,8 +30,8 @@ from support.crash.crash_truth import (
 )
 from support.crash.disk_faults import NoSyncFiles
 
-KINDS = ("bit", "byte", "run", "sector", "cut", "longer")
-_WEIGHTS = (8, 4, 4, 4, 1, 1)
+KINDS = ("bit", "run", "sector", "cut", "longer")
+_WEIGHTS = (8, 8, 4, 1, 1)
 _FILES = NoSyncFiles()
 
 
@@ -192,8 +192,7 @@ def _change(region: Region, rng: random.Random) -> Change:
         elif kind == "bit":
             new = bytes([data[place] ^ 1 << rng.randrange(8)])
         else:
-            length = min(1 if kind == "byte" else rng.randint(2, 4), len(data) - place)
-            new = rng.randbytes(length)
+            new = rng.randbytes(min(rng.randint(1, 4), len(data) - place))
         if new != data[place : place + len(new)]:
             return Change(region.file, kind, place, new)
 

@@ -6,40 +6,32 @@ fault happen at one call, looks at what is there, and runs the command once more
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import os
 import random
 import re
 import shutil
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-import typer
-
 import stepwell as sw
-from stepwell.buffers import Chunk, DiskStorage, End, StoreFailed, copy_episodes, verify
+from stepwell.buffers import Chunk, DiskStorage, End, copy_episodes, verify
 from stepwell.buffers.bridges import export_episodes
 from stepwell.buffers.curation import episode_writer
 from stepwell.buffers.curation.stored_episode import stored_episodes
 from stepwell.buffers.exchange.formats.format import format_of
 from stepwell.buffers.provenance.archive_file import opened
-from stepwell.collectors import list_datasets
 from stepwell.collectors.cli.app import main
-from stepwell.collectors.cli.errors import exit_on_error
 from support.catalogues import small_catalogue
 from support.crash.crash_truth import Wrong, must_succeed, require
 from support.crash.disk_faults import NoSyncFiles
 from support.crash.failing_calls import FAULTS, Commands, Fault, Outcome
 from support.exchanged_stores import tagged_store
 from support.format_packages import PACKAGES
-from support.libraries.original_memmap import OriginalWriter, tagged
 
 __all__ = ["SCENARIOS", "Case", "Scenario", "Yield", "in_small_chunks", "run_cases"]
 
@@ -77,10 +69,6 @@ class Scenario:
     check: Callable[[Case], None]  # raises `Wrong` where something does not hold
     target: str = "out"  # what the command makes or changes
     needs: tuple[str, ...] = ()  # modules without which it cannot run
-
-    @property
-    def is_ring(self) -> bool:
-        return "--capacity" in self.arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +115,6 @@ class Case:
         """The call opens a result that is complete already."""
         what, _, path = self.call.partition(" ")
         is_in = f"{path}/".startswith(f"/{self.scenario.target}/") and what != "rename"
-        if self.scenario.check is check_cached:
-            return is_in and ".part" not in path
         return is_in and self.scenario.check is check_all_or_nothing
 
     def again(self, arguments: str = "") -> None:
@@ -255,12 +241,6 @@ _stored_before = functools.lru_cache(4)(stored)
 _content_made = functools.lru_cache(4)(content)
 
 
-@functools.lru_cache(4)
-def _damaged_before(store: Path) -> Tree:
-    """The files of a store that are not what was written."""
-    return {each.path.name: each.path.read_bytes() for each in verify(store).damages}
-
-
 def _temporary(folder: Path) -> list[str]:
     return [path.name for path in folder.rglob("*") if path.suffix in (".tmp", ".part")]
 
@@ -307,69 +287,21 @@ def in_small_chunks(*arguments: str) -> None:
     sys.exit(main(arguments))
 
 
-# Data sets in the cache
-
-
-def load_catalogue(index: str) -> None:
-    """`load_dataset` of the only data set, as a command that ends as commands do."""
-    os.environ["STEPWELL_CACHE"] = str(Path("cache").absolute())
-    with _ends_as_commands_do():
-        (entry,) = list_datasets(index)
-        sw.load_dataset(entry.name, index=index, lanes=1).close()
-
-
-@contextlib.contextmanager
-def _ends_as_commands_do() -> Generator[None]:
-    """A sentence and an exit code for an error, as `exit_on_error` gives them."""
-    try:
-        with exit_on_error(False):
-            yield
-    except typer.Exit as end:
-        sys.exit(end.exit_code)
-
-
-def check_cached(case: Case) -> None:
-    """The data set is in the cache, whole, or nothing of it is; the next call makes it."""
-    before, now = _tree_before(case.before), tree(case.folder)
-    changed = [each for each, data in before.items() if now.get(each) != data]
-    require(not changed, f"changed {changed}")
-    (made,), found = _cached(case.reference), _cached(case.folder)
-    for store in found:
-        require(content(store) == _content_made(made), "in the cache, but not complete")
-    require(bool(found) or not case.is_complete, "exit code 0, but nothing is in the cache")
-    can_remove = not case.fault.is_broken_disk and not (case.fault.is_failure and case.is_removing)
-    if not found and not case.fault.is_kill and can_remove:
-        left = [each for each in now if each.startswith("cache/datasets/pole/")]
-        require(not left, f"left behind: {left}")
-    case.again()
-    (store,) = _cached(case.folder)
-    require(content(store) == _content_made(made), "the next call made something else")
-    require(not _temporary(case.folder), f"the next call left {_temporary(case.folder)}")
-
-
-def _cached(folder: Path) -> list[Path]:
-    manifests = folder.glob("cache/datasets/pole/*/manifest.json")
-    return [each.parent for each in manifests if each.parent.suffix != ".part"]
-
-
 # Collecting
 
 
 def check_collected(case: Case) -> None:
     """Flushed rows are stored bit by bit, the error is true, and the next run continues."""
     found, had = stored(case.target), _stored_before(case.before / case.scenario.target)
-    whole = _whole_run(case)
+    whole = _stored_before(case.made)
     for number, one in found.items():
         if one != had.get(number):
             require(number in whole, f"episode {number} was never collected")
             _check_beginning(number, one, whole[number])
     steps = sum(one.steps for one in found.values())
-    if case.scenario.is_ring:  # a sixteenth of 160 is evicted at a time
-        require(steps >= min(case.outcome.stored, 140), f"only {steps} steps are left")
-    else:
-        lost = had.keys() - found.keys()
-        require(not lost, f"episodes {sorted(lost)} of earlier runs are gone")
-        require(steps >= case.outcome.stored, f"{steps} steps of {case.outcome.stored} flushed")
+    lost = had.keys() - found.keys()
+    require(not lost, f"episodes {sorted(lost)} of earlier runs are gone")
+    require(steps >= case.outcome.stored, f"{steps} steps of {case.outcome.stored} flushed")
     if case.is_complete:
         require(found == _stored_before(case.made), "exit code 0, but not all is there")
     elif not case.fault.is_kill:
@@ -380,23 +312,10 @@ def check_collected(case: Case) -> None:
         return
     case.again(f"{COLLECT} --workers 0 --steps 30 --resume --out {case.scenario.target}")
     after = stored(case.target)
-    if not case.scenario.is_ring:
-        require(found.items() <= after.items(), "going on has changed what was there")
+    require(found.items() <= after.items(), "going on has changed what was there")
     more = sum(one.steps for number, one in after.items() if number not in found)
     require(more >= 30, f"going on brought {more} steps")
     require(not _temporary(case.target), f"left behind: {_temporary(case.target)}")
-
-
-def _whole_run(case: Case) -> Mapping[int, Known]:
-    """Everything that the command collects without a fault, before anything is evicted."""
-    if not case.scenario.is_ring:
-        return _stored_before(case.made)
-    known = case.reference / "whole"
-    if not known.exists():
-        words = re.sub("--capacity [0-9]+", "", case.scenario.arguments).split()
-        words[words.index("--out") + 1] = known.name
-        assert case.commands.run(words, case.reference).code == 0
-    return _stored_before(known)
 
 
 def _check_beginning(number: int, one: Known, whole: Known) -> None:
@@ -423,69 +342,9 @@ def _check_sentence(case: Case, new: Mapping[int, Known]) -> None:
     said = tuple(int(text.replace(",", "")) for text in kept.groups()) if kept else (0, 0)
     there = sum(one.steps for one in new.values()), sum(one.end.is_final for one in new.values())
     is_true = said == there
-    if case.scenario.is_ring:  # an episode without beginning has a row more
-        is_true = said[1] == there[1] and abs(said[0] - there[0]) <= len(new)
     if case.fault.is_failure and _FLUSHING.match(case.call):
         is_true = said[0] <= there[0] and said[1] <= there[1]
     require(is_true, f"said {case.outcome.err!r}, but there are {there}")
-
-
-# Repairing
-
-
-def check_repaired(case: Case) -> None:
-    """However often it is begun, it ends the same, and the files as they were are kept."""
-    whole = _stored_before(case.made)
-    require(not case.is_complete or stored(case.target) == whole, "done, but not the same")
-    case.again()
-    require(stored(case.target) == whole, "the next run ended otherwise")
-    kept = tree(case.target / "damaged").values()
-    for path, data in _damaged_before(case.before / case.scenario.target).items():
-        require(data in kept, f"{path} is not kept as it was")
-    require(not _temporary(case.target), f"left behind: {_temporary(case.target)}")
-
-
-# Checkpoints
-
-
-def save_checkpoints(store: str) -> None:
-    """Draw by priorities, save, draw, save; errors end it as they end a command."""
-    try:
-        with sw.SequenceReplayBuffer(store, seed=0) as replay:
-            number = int(replay.load_checkpoint()["number"])
-            for later in (number + 1, number + 2):
-                batch = replay.sample_transitions(16, draw="priorities")
-                replay.update_priorities(batch.ids, np.arange(16.0) + later)
-                _save(replay, later)
-    except KeyboardInterrupt:
-        print("stepwell: interrupted", file=sys.stderr)
-        sys.exit(130)
-    except (StoreFailed, OSError) as error:
-        print(f"stepwell: {error}", file=sys.stderr)
-        sys.exit(2)
-
-
-def _save(replay: sw.SequenceReplayBuffer, number: int) -> None:
-    """Save a number, an array full of it, and what will be drawn next."""
-    state = replay.state_dict()
-    ids = replay.sample_transitions(16, draw="priorities").ids
-    replay.load_state_dict(state)
-    replay.save_checkpoint({"number": number, "next": ids, "array": np.full(1000, number)})
-
-
-def check_checkpoint(case: Case) -> None:
-    """There is the old checkpoint or a new one, and the draws go on as they would have."""
-    with must_succeed("opening"), sw.SequenceReplayBuffer(case.target) as replay:
-        learner = replay.load_checkpoint()
-        number = learner["number"]
-        require(number in (1, 2, 3), f"checkpoint {number}")
-        require(bool((learner["array"] == number).all()), "an array is of another checkpoint")
-        ids = replay.sample_transitions(16, draw="priorities").ids
-        require(bool((ids == learner["next"]).all()), "other draws than before")
-        require(number == 3 or not case.is_complete, f"done, but the checkpoint is {number}")
-    before = _stored_before(case.before / case.scenario.target)
-    require(stored(case.target) == before, "the rows have changed")
-    require(not _temporary(case.target), f"left behind: {_temporary(case.target)}")
 
 
 # What the commands need
@@ -514,12 +373,6 @@ def catalogue(folder: Path) -> None:
     small_catalogue(folder / "ours")
 
 
-def stores_with_duplicates(folder: Path) -> None:
-    """Two small stores, and a third with episodes of the first."""
-    two_stores(folder)
-    assert main(f"filter {folder}/a --ended --out {folder}/good --quiet".split()) == 0
-
-
 def killed_store(folder: Path) -> None:
     """A store of two runs; the second was killed after its first flush."""
     with tempfile.TemporaryDirectory() as scratch:
@@ -528,33 +381,6 @@ def killed_store(folder: Path) -> None:
         with DiskStorage.open(store, files=NoSyncFiles()) as storage:
             _append(storage, collected(100))
             shutil.copytree(store, folder / "out")
-
-
-def damaged_store(folder: Path) -> None:
-    """Changed bytes in rows of two segments, in the header of one, and in the manifest."""
-    source = collected(400)
-    store, files = folder / "out", NoSyncFiles()
-    with DiskStorage.create(store, source.spec, segment_bytes=20_000, files=files) as storage:
-        storage.append_session({"command": "a test"})
-        _append(storage, source)
-    first, second, *_, last = sorted(store.glob("segment-*.bin"))
-    for path, offset in (
-        (first, first.stat().st_size // 2),
-        (second, 20),
-        (last, last.stat().st_size // 2),
-        (store / "manifest.json", 200),
-    ):
-        data = bytearray(path.read_bytes())
-        data[offset] ^= 0xFF
-        path.write_bytes(data)
-
-
-def ring_with_checkpoint(folder: Path) -> None:
-    """A ring that has evicted, priorities, and a checkpoint."""
-    with sw.SequenceReplayBuffer(folder / "out", capacity=200, seed=0) as replay:
-        _collect(replay, 260)
-        replay.sample_transitions(16, draw="priorities")
-        _save(replay, 1)
 
 
 def pictures(folder: Path) -> None:
@@ -566,14 +392,6 @@ def pictures(folder: Path) -> None:
 def data_set(name: str) -> Callable[[Path], None]:
     """The same pictures in a format."""
     return lambda folder: _export(name, folder)
-
-
-def old_replay(folder: Path) -> None:
-    """A folder as memmap-replay-buffer writes it."""
-    writer = OriginalWriter(folder / "old", 4)
-    for number, steps in ((0, 3), (1, 1), (2, 6)):
-        writer.store(*tagged(number, steps))
-    writer.close()
 
 
 def place_of(name: str) -> str:
@@ -608,10 +426,6 @@ def _append(storage: DiskStorage, source: sw.SequenceReplayBuffer) -> None:
 
 COLLECT = "collect CartPole-v1 --num-envs 2 --seed 1 --quiet"
 _SMALL = f"{__name__}:in_small_chunks"
-_FROM_MEMMAP = (
-    "import old --from memmap-replay-buffer --option observation=state --option action=action "
-    "--option reward=reward --option terminated=done"
-)
 
 
 def _collecting(name: str, more: str, prepare: Callable[[Path], None] = nothing) -> Scenario:
@@ -639,16 +453,9 @@ def _exchanging(name: str, needs: tuple[str, ...]) -> list[Scenario]:
 _ALL = [
     _collecting("collect", "--workers 0 --steps 1100"),
     _collecting("collect with workers", "--workers 2 --steps 1100"),
-    _collecting("collect into a ring", "--workers 0 --steps 180 --capacity 160"),
     _collecting("collect --resume", "--workers 0 --steps 1100 --resume", killed_store),
     _making("copy", "copy a", two_stores),
-    _making("copy with another codec", f"{_SMALL} copy a --codec observation=raw", two_stores),
     _making("merge", f"{_SMALL} merge a b", two_stores),
-    _making(
-        "merge without duplicates",
-        f"{_SMALL} merge a good --duplicates skip",
-        stores_with_duplicates,
-    ),
     _making(
         "filter into a new folder", f"{_SMALL} filter a --min-steps 15", two_stores, "deep/out"
     ),
@@ -657,19 +464,6 @@ _ALL = [
     _making(
         "datasets get", "datasets get pole/random --index ours/index.toml --lanes 1", catalogue
     ),
-    Scenario(
-        "load_dataset",
-        f"{__name__}:load_catalogue ours/index.toml",
-        catalogue,
-        check_cached,
-        "cache/datasets/pole",
-    ),
-    Scenario("repair", "repair out --quiet", killed_store, check_repaired),
-    Scenario("repair --yes", "repair out --yes --quiet", damaged_store, check_repaired),
-    Scenario(
-        "checkpoints", f"{__name__}:save_checkpoints out", ring_with_checkpoint, check_checkpoint
-    ),
-    _making("import memmap-replay-buffer", _FROM_MEMMAP, old_replay),
     *(scenario for name, needs in PACKAGES.items() for scenario in _exchanging(name, needs)),
 ]
 SCENARIOS = {scenario.name: scenario for scenario in _ALL}

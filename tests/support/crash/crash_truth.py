@@ -62,7 +62,6 @@ class Shape(NamedTuple):
 
 APPEND, APPEND_LARGE = Shape(16_000), Shape(60_000)
 RING, RING_BYTES = Shape(30_000, capacity=160), Shape(30_000, capacity_bytes=1 << 17)
-RING_SMALL = Shape(30_000, capacity_bytes=1 << 16)
 SHAPES = (APPEND, RING, APPEND_LARGE, RING_BYTES)
 
 _ENCODER = ChunkEncoder(SPEC)

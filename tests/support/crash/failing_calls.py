@@ -29,7 +29,7 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, Self
+from typing import Any, NamedTuple, NoReturn
 
 __all__ = ["FAULTS", "Call", "Commands", "Fault", "Outcome", "why_not_here"]
 
@@ -134,14 +134,13 @@ def why_not_here() -> str:
     return "" if shutil.which("gcc") else "needs gcc"
 
 
-class Commands:
+class Commands(contextlib.AbstractContextManager["Commands"]):
     """Runs commands in forks of a process that has imported them."""
 
     # `scratch` is a folder for the library, the shared numbers and the output.
 
-    def __init__(self, scratch: Path, *, needs_torch: bool = False) -> None:
+    def __init__(self, scratch: Path) -> None:
         self._scratch = scratch
-        self._imports = [*_IMPORTED_LATE, *(["torch"] if needs_torch else [])]
         scratch.mkdir(parents=True, exist_ok=True)
         library, state = scratch / "failing_calls.so", scratch / "state"
         build = ["gcc", "-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror"]
@@ -156,9 +155,6 @@ class Commands:
             "COLUMNS": "1000",
         }
         self._server: subprocess.Popen[str] | None = None
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *error: object) -> None:
         if self._server is not None:
@@ -201,7 +197,7 @@ class Commands:
     def _fork(self, arguments: list[str], folder: Path, streams: list[Path]) -> tuple[int, int]:
         if self._server is None:
             self._server = subprocess.Popen(
-                [sys.executable, str(Path(__file__)), *self._imports],
+                [sys.executable, str(Path(__file__)), *_IMPORTED_LATE],
                 env=self._env,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

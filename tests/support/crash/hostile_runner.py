@@ -23,8 +23,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from types import TracebackType
-from typing import IO, NamedTuple, Self, TypeAlias
+from typing import IO, NamedTuple, TypeAlias
 
 from stepwell.buffers import StepwellError
 
@@ -145,7 +144,7 @@ class Canaries:
                 yield os.path.relpath(path, top), facts
 
 
-class Runner:
+class Runner(contextlib.AbstractContextManager["Runner"]):
     """Runs cases in a child process, which is replaced if it ends."""
 
     # `make` is called in the child and makes what runs a case there; it can be pickled. The folder
@@ -179,15 +178,7 @@ class Runner:
             process.close()
             pipe.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _start(self) -> Connection:

@@ -19,7 +19,9 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
+
+import numpy as np
 
 from support.crash.disk_faults import Killed, SteeredFiles
 
@@ -169,11 +171,21 @@ def restore(image: Image, root: Path) -> None:
             (root / name).write_bytes(data)
 
 
+class Failure(NamedTuple):
+    """A way in which a call fails."""
+
+    error: int  # its number
+    is_short: bool = False  # the call is a write of which a part is done; the next write fails
+    is_lasting: bool = False  # all later calls fail too
+
+
 class MediumFiles(SteeredFiles):
-    """System calls on a medium, which may be stopped at one of them."""
+    """System calls on a medium, which may be stopped at one of them, or fail."""
 
     # `watch` is called before every call that changes something. The process ends at the call of
-    # the number `fatal_call`, from 0 on, and the `fdatasync` of another number fails; None: never.
+    # the number `fatal_call`, from 0 on, of a write with a part of it done. The `fdatasync` of
+    # another number fails, and so does, of all calls, reading ones too, that of the number
+    # `failing_call`. None: never.
 
     def __init__(
         self,
@@ -182,18 +194,34 @@ class MediumFiles(SteeredFiles):
         rng: random.Random,
         fatal_call: int | None = None,
         failing_sync: int | None = None,
+        failing_call: int | None = None,
+        failure: Failure | None = None,
     ) -> None:
+        self.failed = ""  # the name of the call
         self._medium, self._watch, self._rng = medium, watch, rng
         self._fatal_call, self._failing_sync = fatal_call, failing_sync
-        self._calls = self._syncs = 0
+        self._failing_call, self._failure = failing_call, failure or Failure(0)
+        self._calls = self._syncs = self._all_calls = 0
+        self._is_due = False
         self._inodes: dict[int, _File] = {}
         self._opened: list[io.FileIO] = []
+
+    @property
+    def is_retried(self) -> bool:
+        """A segment is mapped again after others were released."""
+        is_mapping = self.failed in ("open", "size", "map")
+        return is_mapping and self._failure.error == errno.EMFILE
+
+    def cure(self) -> None:
+        """Let nothing fail any more."""
+        self._failing_sync = self._failing_call = None
 
     def steer(self, name: str, call: Callable[[], Result]) -> Result:
         self._watch()
         self._calls += 1
         if self._fatal_call is not None and self._calls > self._fatal_call:
             raise Killed
+        self._count(name)
         return call()
 
     def close_all(self) -> None:
@@ -202,14 +230,56 @@ class MediumFiles(SteeredFiles):
             file.close()
 
     def write(self, file: io.FileIO, data: memoryview, offset: int) -> int:
-        written = self.steer("pwrite", lambda: super(MediumFiles, self).write(file, data, offset))
+        def part() -> memoryview:
+            return data[: self._rng.randint(1, len(data))]
+
+        if self._calls == self._fatal_call:
+            self._put(file, part(), offset)
+        is_now = self._failure.is_short and self._all_calls == self._failing_call
+        return self.steer("pwrite", lambda: self._put(file, part() if is_now else data, offset))
+
+    def _put(self, file: io.FileIO, data: memoryview, offset: int) -> int:
+        written = super().write(file, data, offset)
         self._inode(file).write(offset, bytes(data[:written]))
         return written
 
+    def _count(self, name: str) -> None:
+        """Fail if it is time for that; after a short write it is at the next one."""
+        number, self._all_calls = self._all_calls, self._all_calls + 1
+        if self._failing_call is None:
+            return
+        is_now = number == self._failing_call
+        is_now |= self._failure.is_lasting and number > self._failing_call
+        if self._failure.is_short:
+            is_now, self._is_due = self._is_due and name == "pwrite", self._is_due or is_now
+        if is_now:
+            self._fail(name, self._failure.error)
+
+    def _fail(self, name: str, error: int) -> None:
+        self.failed = self.failed or name
+        raise OSError(error, os.strerror(error))
+
     def open(self, path: Path) -> io.FileIO:
+        self._count("open")
         file = super().open(path)
         self._opened.append(file)
         return file
+
+    def pread(self, file: io.FileIO, nbytes: int, offset: int) -> bytes:
+        self._count("pread")
+        return super().pread(file, nbytes, offset)
+
+    def size(self, file: io.FileIO) -> int:
+        self._count("size")
+        return super().size(file)
+
+    def map(self, file: io.FileIO) -> np.ndarray:
+        self._count("map")
+        return super().map(file)
+
+    def lock(self, file: io.FileIO) -> bool:
+        self._count("lock")
+        return super().lock(file)
 
     def open_to_write(self, path: Path) -> io.FileIO:
         file = super().open_to_write(path)
@@ -238,7 +308,7 @@ class MediumFiles(SteeredFiles):
         self._syncs += 1
         if self._syncs - 1 == self._failing_sync:
             self._inode(file).fail_sync(self._rng)
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
+            self._fail("fdatasync", errno.EIO)
         self._inode(file).sync()
 
     def fsync(self, file: io.FileIO) -> None:

@@ -1,7 +1,11 @@
-"""Stores on a medium that loses power at a random moment, and again while they recover."""
+"""Stores whose writers are killed, or fail at a call, on a medium that loses power at any moment.
+
+And again while they recover from that.
+"""
 
 from __future__ import annotations
 
+import errno
 import random
 import shutil
 from itertools import count
@@ -21,12 +25,20 @@ from support.crash.crash_truth import (
     watched_commits,
 )
 from support.crash.disk_faults import Killed, NoSyncFiles
-from support.crash.medium import Image, Medium, MediumFiles, restore
+from support.crash.medium import Failure, Image, Medium, MediumFiles, restore
 
 MEAN_CALLS = 60
 """System calls that a process makes before it is killed, on average."""
-_IMAGE_CHANCE = 0.05
-_MAX_DEPTH, _CHAIN_CHANCE = 3, 0.04
+_IMAGE_CHANCE = 0.02
+_MAX_DEPTH, _CHAIN_CHANCE = 3, 0.1
+_FAILURES = (
+    Failure(errno.ENOSPC),
+    Failure(errno.ENOSPC, is_lasting=True),
+    Failure(errno.ENOSPC, is_short=True),
+    Failure(errno.EFBIG),
+    Failure(errno.EIO),
+    Failure(errno.EMFILE),
+)
 
 
 class Yield(NamedTuple):
@@ -39,6 +51,8 @@ class Yield(NamedTuple):
     recovered: int = 0  # stores that were found with something to drop or to heal
     # Losses of power in a store that had recovered from one before, or was recovering.
     again: int = 0
+    kills: int = 0  # writers that were killed
+    failures: int = 0  # writers of which a call failed
 
     def plus(self, other: Yield) -> Yield:
         return Yield(*(a + b for a, b in zip(self, other, strict=True)))
@@ -72,8 +86,9 @@ def lose_power(seed: int, images: int, folder: Path) -> Yield:
 
 def _life(seed: str, shape: Shape, folder: Path, most: int) -> Yield:
     """A store, every loss of power that it suffers, and what follows from these."""
-    rng, total = random.Random(seed), Yield()
-    moments = _World(folder / "world", rng, Moment({}, Truth(shape), False, False, -1)).run()
+    rng = random.Random(seed)
+    world = _World(folder / "world", rng, Moment({}, Truth(shape), False, False, -1))
+    moments, total = world.run(), world.seen
     while moments and total.images < most:
         moment = moments.pop()
         try:
@@ -81,7 +96,9 @@ def _life(seed: str, shape: Shape, folder: Path, most: int) -> Yield:
         except Wrong as error:
             raise Wrong(f"image {total.images} (of depth {moment.depth}): {error}") from error
         if moment.depth < _MAX_DEPTH and rng.random() < _CHAIN_CHANCE:
-            moments += _World(folder / "world", rng, moment).run()
+            world = _World(folder / "world", rng, moment)
+            moments += world.run()
+            total = total.plus(world.seen)
     return total
 
 
@@ -98,6 +115,7 @@ class _World:
         self._depth = start.depth + 1
         self._may_lack_copies = False  # a failed sync takes copies with it that are no longer seen
         self._moments: list[Moment] = []
+        self.seen = Yield()
 
     def run(self) -> list[Moment]:
         """Let some writers work, one after the other; the losses of power."""
@@ -105,19 +123,27 @@ class _World:
             # A third of the writers is not killed.
             mean = self._rng.choice((None, MEAN_CALLS, MEAN_CALLS))
             fatal_call = mean and int(self._rng.expovariate(1 / mean))
-            failing_sync = self._rng.choice((None, None, self._rng.randrange(8)))
-            files = MediumFiles(self._medium, self._watch, self._rng, fatal_call, failing_sync)
+            faults: list[tuple[int | None, int | None, Failure | None]] = [
+                (None, None, None),
+                (self._rng.randrange(8), None, None),
+                (None, int(self._rng.expovariate(1 / MEAN_CALLS)), self._rng.choice(_FAILURES)),
+            ]
+            fault = self._rng.choice(faults)
+            files = MediumFiles(self._medium, self._watch, self._rng, fatal_call, *fault)
             try:
                 self._write(session, files)
+                require(not files.failed or files.is_retried, f"{files.failed} failed, unnoticed")
             except Killed:
-                pass
+                self.seen = self.seen.plus(Yield(kills=1))
             except StoreCorrupt as error:
                 raise Wrong(f"session {session}: {error}") from error
             except (StoreFailed, OSError) as error:
-                require(failing_sync is not None, f"the writer failed: {error!r}")
-                self._may_lack_copies = True
+                require(bool(files.failed), f"the writer failed: {error!r}")
+                self.seen = self.seen.plus(Yield(failures=1))
+                self._may_lack_copies |= files.failed == "fdatasync"
             finally:
                 files.close_all()
+            self._compare_what_is_left()
         self._note()
         return self._moments
 
@@ -140,16 +166,44 @@ class _World:
         self._is_made = True
         truth.settle(storage)
         plan = Plan((self._rng.random(), session), storage.index.next_episode)
-        for _ in range(1 + int(self._rng.expovariate(1 / 5))):
-            truth.begin(flush := plan.flush())
-            with watched_commits(truth.parts):
-                store_flush(storage, flush)
-            truth.end()
-            if self._rng.random() < 0.1:
-                storage.append_session({"note": "of a length that the next one may lack"})
+        try:
+            for _ in range(1 + int(self._rng.expovariate(1 / 5))):
+                truth.begin(flush := plan.flush())
+                with watched_commits(truth.parts):
+                    store_flush(storage, flush)
+                truth.end()
+                if self._rng.random() < 0.1:
+                    storage.append_session({"note": "of a length that the next one may lack"})
+        except OSError as error:
+            raise Wrong(f"expected StoreFailed, got {error!r}") from error
+        except StoreFailed:
+            files.cure()
+            self._look_at_poisoned(storage, plan)
+            raise
         if self._rng.random() < 0.7:
             storage.close()
             self._is_clean = not self._may_lack_copies
+
+    def _look_at_poisoned(self, storage: DiskStorage, plan: Plan) -> None:
+        """It still gives out what is stored, and takes nothing more."""
+        with must_succeed("reading after the failure"):
+            self._truth.compare(storage)
+        for _ in range(2):
+            try:
+                storage.add(Plan("other", plan.next_episode).flush())
+            except StoreFailed as error:
+                require("then open the store again" in str(error), error)
+            else:
+                raise Wrong("the writer goes on after a failure")
+
+    def _compare_what_is_left(self) -> None:
+        """A reader finds in the folder what a process that ended has left there."""
+        if not DiskStorage.exists(self._path):
+            require(not self._is_made, "the manifest is gone")
+            return
+        with must_succeed("reading"):
+            with DiskStorage.open(self._path, read_only=True, files=NoSyncFiles()) as reader:
+                self._truth.compare(reader)
 
 
 def _look(moment: Moment, root: Path) -> Yield:

@@ -23,8 +23,38 @@ def length_of(lengths: int | Sequence[int], episode: int) -> int:
     return lengths if isinstance(lengths, int) else lengths[episode % len(lengths)]
 
 
-class CounterEnv(gym.Env[IntArray, np.int64]):
+class EpisodesEnv(gym.Env[Any, Any]):
+    """Counts episodes and steps, and ends at `length` (one, or a sequence of them)."""
+
+    def __init__(self, length: int | Sequence[int] = 5) -> None:
+        self.length = length
+        self.action_space = spaces.Discrete(4)
+        self.episode, self.t = -1, 0
+
+    def observation(self) -> Any:
+        raise NotImplementedError
+
+    def begin(self) -> None:
+        """Called in each reset."""
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, Info]:
+        super().reset(seed=seed)
+        self.episode, self.t = self.episode + 1, 0
+        self.begin()
+        return self.observation(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, Info]:
+        self.t += 1
+        return self.observation(), 1.0, self.t >= length_of(self.length, self.episode), False, {}
+
+
+class CounterEnv(EpisodesEnv):
     """Observation (episode, t, tag), reward t, ends at `length` (one, or a sequence of them)."""
+
+    observation_space: spaces.Space[IntArray]
+    action_space: spaces.Space[np.int64]
 
     def __init__(
         self,
@@ -32,25 +62,18 @@ class CounterEnv(gym.Env[IntArray, np.int64]):
         tag: int = 0,
         ends: Literal["terminated", "truncated", "both"] = "terminated",
     ) -> None:
-        self.length, self.tag, self.ends = length, tag, ends
+        super().__init__(length)
+        self.tag, self.ends = tag, ends
         self.observation_space = spaces.Box(0, 2**40, (3,), np.int64)
-        self.action_space = spaces.Discrete(4)
-        self.episode, self.t = -1, 0
 
     def observation(self) -> IntArray:
         return np.array([self.episode, self.t, self.tag], np.int64)
 
-    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[IntArray, Info]:
-        super().reset(seed=seed)
-        self.episode, self.t = self.episode + 1, 0
-        return self.observation(), {}
-
     def step(self, action: np.int64) -> tuple[IntArray, float, bool, bool, Info]:
-        self.t += 1
-        over = self.t >= length_of(self.length, self.episode)
+        observation, _, over, *_ = super().step(action)
         terminated = over and self.ends != "truncated"
         truncated = over and self.ends != "terminated"
-        return self.observation(), float(self.t), terminated, truncated, {}
+        return observation, float(self.t), terminated, truncated, {}
 
 
 def counters(
@@ -69,36 +92,28 @@ def zeros(observation: Any, is_first: Any) -> Any:
     return np.zeros(len(is_first), np.int64)
 
 
-class LiveBufferEnv(gym.Env[npt.NDArray[np.uint8], np.int64]):
+class LiveBufferEnv(EpisodesEnv):
     """Writes its step count into one reused uint8 array and hands that array out (trap 1)."""
 
     def __init__(self, length: int | Sequence[int] = 3, shape: tuple[int, ...] = (2, 2)) -> None:
-        self.length = length
+        super().__init__(length)
         self.observation_space = spaces.Box(0, 255, shape, np.uint8)
         self.action_space = spaces.Discrete(2)
         self.buffer = np.zeros(shape, np.uint8)
-        self.episode, self.t = -1, 0
 
-    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[npt.NDArray[np.uint8], Info]:
-        super().reset(seed=seed)
-        self.episode, self.t = self.episode + 1, 0
-        self.buffer[...] = 0
-        return self.buffer, {}
-
-    def step(self, action: np.int64) -> tuple[npt.NDArray[np.uint8], float, bool, bool, Info]:
-        self.t += 1
+    def observation(self) -> npt.NDArray[np.uint8]:
         self.buffer[...] = self.t % 256
-        return self.buffer, 1.0, self.t >= length_of(self.length, self.episode), False, {}
+        return self.buffer
 
 
-class DictEnv(gym.Env[dict[str, Any], dict[str, Any]]):
+class DictEnv(EpisodesEnv):
     """Observations and actions mix Dict, Tuple, Box, Discrete, MultiDiscrete and MultiBinary.
 
     Every part of an observation is (seed-dependent `base` + t); `actions_seen` keeps the actions.
     """
 
     def __init__(self, length: int | Sequence[int] = 5) -> None:
-        self.length = length
+        super().__init__(length)
         self.observation_space = spaces.Dict(
             {
                 "image": spaces.Box(0, 255, (3, 4), np.uint8),
@@ -114,7 +129,7 @@ class DictEnv(gym.Env[dict[str, Any], dict[str, Any]]):
                 "dial": spaces.MultiDiscrete([3, 4]),
             }
         )
-        self.episode, self.t, self.base = -1, 0, 0
+        self.base = 0
         self.actions_seen: list[dict[str, Any]] = []
 
     def observation(self) -> dict[str, Any]:
@@ -126,20 +141,17 @@ class DictEnv(gym.Env[dict[str, Any], dict[str, Any]]):
             "bits": np.array([value >> bit & 1 for bit in range(5)], np.int8),
         }
 
-    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[dict[str, Any], Info]:
-        super().reset(seed=seed)
-        self.episode, self.t = self.episode + 1, 0
+    def begin(self) -> None:
         self.base = int(self.np_random.integers(100))
-        return self.observation(), {}
 
     def step(self, action: dict[str, Any]) -> tuple[dict[str, Any], float, bool, bool, Info]:
-        self.t += 1
+        observation, _, over, *_ = super().step(action)
         self.actions_seen.append(action)
         # The reward depends on every part of the action, so a part that is lost on the way shows.
         stick, bits = action["stick"]
         total = float(action["button"]) + float(np.sum(stick)) + float(np.sum(bits))
         total += float(np.sum(action["dial"]))
-        return self.observation(), total, self.t >= length_of(self.length, self.episode), False, {}
+        return observation, total, over, False, {}
 
 
 def nested_action(observation: Any) -> Any:
@@ -194,29 +206,24 @@ class DieEnv(CrashEnv):
         return super().step(action)
 
 
-class SeededEnv(gym.Env[npt.NDArray[np.float64], np.int64]):
+class SeededEnv(EpisodesEnv):
     """First observation comes from the reset seed, later ones add the action and a draw."""
 
     def __init__(self, length: int | Sequence[int] = 5) -> None:
-        self.length = length
+        super().__init__(length)
         self.observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
-        self.action_space = spaces.Discrete(4)
-        self.episode, self.t = -1, 0
         self.state = np.zeros(2)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[npt.NDArray[np.float64], Info]:
-        super().reset(seed=seed)
-        self.episode, self.t = self.episode + 1, 0
+    def begin(self) -> None:
         self.state = self.np_random.random(2)
-        return self.state.copy(), {}
+
+    def observation(self) -> npt.NDArray[np.float64]:
+        return self.state.copy()
 
     def step(self, action: np.int64) -> tuple[npt.NDArray[np.float64], float, bool, bool, Info]:
-        self.t += 1
         self.state = self.state + float(action) + self.np_random.random(2)
-        over = self.t >= length_of(self.length, self.episode)
-        return self.state.copy(), float(self.state[0]), over, False, {}
+        observation, _, over, *_ = super().step(action)
+        return observation, float(self.state[0]), over, False, {}
 
 
 class GlobalRandomEnv(SeededEnv):
@@ -246,30 +253,24 @@ class GlobalRandomEnv(SeededEnv):
         return self._drawn(), *super().step(action)[1:]
 
 
-class FrameEnv(gym.Env[npt.NDArray[np.uint8], np.int64]):
+class FrameEnv(EpisodesEnv):
     """Gives a (4, 4) uint8 frame with a new value each step of its life: for frame stacks."""
 
     def __init__(self, length: int | Sequence[int] = 6) -> None:
-        self.length = length
+        super().__init__(length)
         self.observation_space = spaces.Box(0, 255, (4, 4), np.uint8)
         self.action_space = spaces.Discrete(2)
-        self.episode, self.t, self.frames = -1, 0, 0
+        self.frames = 0
+
+    def observation(self) -> npt.NDArray[np.uint8]:
+        return self.frame()
 
     def frame(self) -> npt.NDArray[np.uint8]:
         self.frames += 1
         return np.full((4, 4), 1 + self.frames % 255, np.uint8)
 
-    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[npt.NDArray[np.uint8], Info]:
-        super().reset(seed=seed)
-        self.episode, self.t = self.episode + 1, 0
-        return self.frame(), {}
 
-    def step(self, action: np.int64) -> tuple[npt.NDArray[np.uint8], float, bool, bool, Info]:
-        self.t += 1
-        return self.frame(), 1.0, self.t >= length_of(self.length, self.episode), False, {}
-
-
-class TraceEnv(gym.Env[npt.NDArray[np.float64], np.int64]):
+class TraceEnv(EpisodesEnv):
     """Observation (tag, episode, t, last action, a seeded draw); episodes follow `plan`.
 
     `plan` lists length and end of one episode after the other, gone through again and again.
@@ -278,12 +279,11 @@ class TraceEnv(gym.Env[npt.NDArray[np.float64], np.int64]):
     def __init__(
         self, plan: Sequence[tuple[int, str]] = ((5, "terminated"),), tag: int = 0
     ) -> None:
+        super().__init__()
         self.plan, self.tag = plan, tag
         self.observation_space = spaces.Box(-np.inf, np.inf, (5,), np.float64)
-        self.action_space = spaces.Discrete(4)
-        self.episode, self.t = -1, 0
 
-    def observation(self, action: int) -> npt.NDArray[np.float64]:
+    def observation(self, action: int = -1) -> npt.NDArray[np.float64]:
         draw = float(self.np_random.integers(1000))
         return np.array([self.tag, self.episode, self.t, action, draw], np.float64)
 
@@ -291,13 +291,6 @@ class TraceEnv(gym.Env[npt.NDArray[np.float64], np.int64]):
     def choose(observation: npt.NDArray[np.float64]) -> Any:
         """The action that the tests choose from one observation or from many."""
         return (observation @ np.array([3, 5, 7, 11, 1])).astype(np.int64) % 4
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[npt.NDArray[np.float64], Info]:
-        super().reset(seed=seed)
-        self.episode, self.t = self.episode + 1, 0
-        return self.observation(-1), {}
 
     def step(self, action: np.int64) -> tuple[npt.NDArray[np.float64], float, bool, bool, Info]:
         self.t += 1
@@ -329,7 +322,7 @@ class FlakyEnv(TraceEnv):
 Memory = Literal["fresh", "live", "views", "two", "two, both reset", "constant"]
 
 
-class ReusingEnv(gym.Env[Any, np.int64]):
+class ReusingEnv(EpisodesEnv):
     """Observations, and arrays in info, in memory that is used again in the ways that envs do.
 
     - "fresh": a new array each time
@@ -351,12 +344,13 @@ class ReusingEnv(gym.Env[Any, np.int64]):
         ring: int = 0,
         nan: bool = False,
     ) -> None:
-        self.memory, self.length, self.tag, self.ring, self.nan = memory, length, tag, ring, nan
+        super().__init__(length)
+        self.memory, self.tag, self.ring, self.nan = memory, tag, ring, nan
         one = spaces.Box(-np.inf, np.inf, (2, 2), np.float64)
         parts = [spaces.Tuple((one, one)) if k % 2 else one for k in range(len(memory))]
         self.observation_space = spaces.Dict({f"part {k}": one for k, one in enumerate(parts)})
         self.action_space = spaces.Discrete(2)
-        self.episode, self.t, self.calls = -1, 0, 0
+        self.calls = 0
         self.held = [np.zeros((2, 3, 2)) for _ in range(2 * len(memory))]
         self.list: list[float] = []
 
@@ -401,15 +395,14 @@ class ReusingEnv(gym.Env[Any, np.int64]):
         self.list[:] = [self.episode, self.t]
         return {"prob": self.prob_of(self.t), "where": self.list}
 
-    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, Info]:
-        super().reset(seed=seed)
-        self.episode, self.t = self.episode + 1, 0
-        return self.observation(), self.info()
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, Info]:
+        return super().reset(seed=seed)[0], self.info()
 
     def step(self, action: np.int64) -> tuple[Any, float, bool, bool, Info]:
-        self.t += 1
-        over = self.t >= length_of(self.length, self.episode)
-        return self.observation(), float(self.t), over, False, self.info()
+        observation, _, over, *_ = super().step(action)
+        return observation, float(self.t), over, False, self.info()
 
 
 class RestartVectorEnv(SyncVectorEnv):

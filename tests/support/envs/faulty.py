@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
@@ -54,9 +55,35 @@ class Sound(gym.Env[Any, Any]):
         return np.zeros((16, 16, 3), np.uint8)
 
 
-class OldReset(Sound):
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        return super().reset(seed=seed)[0]
+def faulty(**methods: Callable[..., Any]) -> type[Sound]:
+    """A sound env but for these methods."""
+    return type("Faulty", (Sound,), methods)
+
+
+def seen_late(change: Callable[[Any], Any]) -> type[Sound]:
+    """Other parts of the observation in one step."""
+    return faulty(seen=lambda self: Sound.seen(self) | (change(self) if self.steps == LATE else {}))
+
+
+def rewards(change: Callable[[Any, float], Any]) -> type[Sound]:
+    return faulty(reward=lambda self: change(self, Sound.reward(self)))
+
+
+def late_rewards(value: Callable[[float], Any]) -> type[Sound]:
+    return rewards(lambda self, reward: value(reward) if self.steps == LATE else reward)
+
+
+def results(change: Callable[..., Any]) -> type[Sound]:
+    """Other results of a step."""
+    return faulty(step=lambda self, action: change(*Sound.step(self, action)))
+
+
+def global_draw(self: Any) -> Any:
+    return np.random.uniform(-1, 1, 2).astype(np.float32)  # noqa: NPY002
+
+
+FourValues = results(lambda seen, reward, end, cut, info: (seen, reward, end or cut, info))
+NaN = seen_late(lambda self: {"goal": self.goal * np.nan})
 
 
 class NoSeed(Sound):
@@ -64,61 +91,9 @@ class NoSeed(Sound):
         return super().reset()
 
 
-class FourValues(Sound):
-    def step(self, action: Any) -> Any:
-        observation, reward, terminated, truncated, info = super().step(action)
-        return observation, reward, terminated or truncated, info
-
-
-class InfoIsNoDict(Sound):
-    def step(self, action: Any) -> Any:
-        return *super().step(action)[:4], [1]
-
-
-class RewardIsNone(Sound):
-    def reward(self) -> Any:
-        return None if self.steps == LATE else super().reward()
-
-
-class RewardIsNaN(Sound):
-    def reward(self) -> Any:
-        return float("nan") if self.steps == LATE else super().reward()
-
-
-class TwoFlags(Sound):
-    def step(self, action: Any) -> Any:
-        observation, reward, _, truncated, info = super().step(action)
-        return observation, reward, [False, False], truncated, info
-
-
-class Shape(Sound):
-    def seen(self) -> Any:
-        return super().seen() | ({"place": np.zeros(3, np.float32)} if self.steps == LATE else {})
-
-
-class Dtype(Sound):
-    def seen(self) -> Any:
-        return super().seen() | {"place": self.place.astype(np.float64)}
-
-
-class OutOfBounds(Sound):
-    def seen(self) -> Any:
-        return super().seen() | ({"goal": self.goal + 9} if self.steps == LATE else {})
-
-
-class NaN(Sound):
-    def seen(self) -> Any:
-        return super().seen() | ({"goal": self.goal * np.nan} if self.steps == LATE else {})
-
-
 class MissingKey(Sound):
     def seen(self) -> Any:
         return {k: v for k, v in super().seen().items() if k == "goal" or self.steps != LATE}
-
-
-class MoreKeys(Sound):
-    def seen(self) -> Any:
-        return super().seen() | ({"more": np.zeros(2)} if self.steps == LATE else {})
 
 
 class ReusedArray(Sound):
@@ -131,58 +106,18 @@ class ReusedArray(Sound):
         return super().seen() | {"place": self.array}
 
 
-class OwnGenerator(Sound):
-    def __init__(self, render_mode: str | None = None) -> None:
-        super().__init__(render_mode)
-        self.rng = np.random.default_rng()
-
-    def drawn(self) -> Any:
-        return self.rng.uniform(-1, 1, 2).astype(np.float32)
-
-
-class LateGenerator(Sound):
-    """Draws from a generator without a seed, but not at once."""
-
-    def __init__(self, render_mode: str | None = None) -> None:
-        super().__init__(render_mode)
-        self.rng = np.random.default_rng()
-
-    def reward(self) -> Any:
-        return super().reward() + (self.rng.random() if self.steps == LATE else 0.0)
-
-
-class GlobalNumpy(Sound):
-    def drawn(self) -> Any:
-        return np.random.uniform(-1, 1, 2).astype(np.float32)  # noqa: NPY002
-
-
-class GlobalPython(Sound):
-    def reward(self) -> Any:
-        return super().reward() + (random.random() if self.steps == LATE else 0.0)
-
-
 class SeedsGlobal(Sound):
     """Seeds NumPy's global generator itself: it repeats, and spoils others' numbers."""
+
+    drawn = global_draw
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         if seed is not None:
             np.random.seed(seed)  # noqa: NPY002
         return super().reset(seed=seed)
 
-    def drawn(self) -> Any:
-        return np.random.uniform(-1, 1, 2).astype(np.float32)  # noqa: NPY002
-
-
-class IgnoredSeed(Sound):
-    """The same episode for every seed."""
-
-    def drawn(self) -> Any:
-        return np.zeros(2, np.float32)
-
 
 class SeedOfItsOwn(Sound):
-    """Without a seed, always the same episode."""
-
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         return super().reset(seed=0 if seed is None else seed)
 
@@ -214,23 +149,10 @@ class SharedState(Sound):
         return result
 
 
-class Clock(Sound):
-    clock = itertools.count()
-
-    def reward(self) -> Any:
-        return super().reward() + next(self.clock)
-
-
 class WritesAction(Sound):
     def step(self, action: Any) -> Any:
         action *= 0.5
         return super().step(action)
-
-
-class NeverEnds(Sound):
-    def step(self, action: Any) -> Any:
-        observation, reward, *_, info = super().step(action)
-        return observation, reward, False, False, info
 
 
 class RaisesLate(Sound):
@@ -241,8 +163,6 @@ class RaisesLate(Sound):
 
 
 class NoResetInside(Sound):
-    """A reset in the middle of an episode is refused."""
-
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         if 0 < self.steps < END:
             raise RuntimeError("the episode has not ended")
@@ -268,47 +188,50 @@ class EndlessActions(Sound):
     action_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
 
 
-class NoPicture(Sound):
-    def render(self) -> Any:
-        return None
-
-
-class InfoOfOtherForms(Sound):
-    def step(self, action: Any) -> Any:
-        return *super().step(action)[:4], {"steps": np.zeros(self.steps)}
-
-
+CLOCK = itertools.count()
 FAULTS: dict[str, type[Sound]] = {
-    "reset returns the observation alone": OldReset,
+    "reset returns the observation alone": faulty(
+        reset=lambda self, *, seed=None, options=None: Sound.reset(self, seed=seed)[0]
+    ),
     "reset takes no seed": NoSeed,
     "step returns four values": FourValues,
-    "info is no dict": InfoIsNoDict,
-    "reward is None in step 7": RewardIsNone,
-    "reward is NaN in step 7": RewardIsNaN,
-    "terminated is a list": TwoFlags,
-    "another shape in step 7": Shape,
-    "float64 where float32 is declared": Dtype,
-    "out of bounds in step 7": OutOfBounds,
+    "info is no dict": results(lambda *four: (*four[:4], [1])),
+    "reward is None in step 7": late_rewards(lambda reward: None),
+    "reward is NaN in step 7": late_rewards(lambda reward: float("nan")),
+    "terminated is a list": results(
+        lambda seen, reward, end, cut, info: (seen, reward, [False, False], cut, info)
+    ),
+    "another shape in step 7": seen_late(lambda self: {"place": np.zeros(3, np.float32)}),
+    "float64 where float32 is declared": faulty(
+        seen=lambda self: Sound.seen(self) | {"place": self.place.astype(np.float64)}
+    ),
+    "out of bounds in step 7": seen_late(lambda self: {"goal": self.goal + 9}),
     "NaN in step 7": NaN,
     "a key is missing in step 7": MissingKey,
-    "a key too many in step 7": MoreKeys,
+    "a key too many in step 7": seen_late(lambda self: {"more": np.zeros(2)}),
     "the observation's array is used again": ReusedArray,
-    "a generator of its own, at reset": OwnGenerator,
-    "a generator of its own, in step 7": LateGenerator,
-    "draws from np.random": GlobalNumpy,
-    "draws from the module random in step 7": GlobalPython,
+    "a generator of its own, at reset": faulty(
+        drawn=lambda self: np.random.default_rng().uniform(-1, 1, 2).astype(np.float32)
+    ),
+    "a generator of its own, in step 7": late_rewards(
+        lambda reward: reward + np.random.default_rng().random()
+    ),
+    "draws from np.random": faulty(drawn=global_draw),
+    "draws from the module random in step 7": late_rewards(lambda reward: reward + random.random()),
     "seeds np.random": SeedsGlobal,
-    "all seeds give one episode": IgnoredSeed,
+    "all seeds give one episode": faulty(drawn=lambda self: np.zeros(2, np.float32)),
     "without a seed, always the same episode": SeedOfItsOwn,
     "a reset leaves something of the episode before": Leftover,
     "envs of a process share their state": SharedState,
-    "the reward depends on the clock": Clock,
+    "the reward depends on the clock": rewards(lambda self, reward: reward + next(CLOCK)),
     "step writes into the action": WritesAction,
-    "no end": NeverEnds,
+    "no end": results(lambda seen, reward, end, cut, info: (seen, reward, False, False, info)),
     "an error in step 8": RaisesLate,
     "reset inside an episode is an error": NoResetInside,
     "another space in each env": OtherSpaces,
     "actions without bounds": EndlessActions,
-    "render returns None": NoPicture,
-    "info changes its form": InfoOfOtherForms,
+    "render returns None": faulty(render=lambda self: None),
+    "info changes its form": results(
+        lambda *five: (*five[:4], {"steps": np.zeros(five[4]["steps"])})
+    ),
 }

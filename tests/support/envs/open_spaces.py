@@ -6,9 +6,10 @@ import copy
 import zlib
 from typing import Any
 
-import gymnasium
 import numpy as np
 from gymnasium import spaces
+
+from support.envs.fakes import EpisodesEnv
 
 OBSERVATION = spaces.Dict(
     {
@@ -58,7 +59,7 @@ def reward_of(action: Any) -> float:
     return zlib.crc32(repr(plain(action)).encode()) / 2**32
 
 
-class OpenEnv(gymnasium.Env[Any, Any]):
+class OpenEnv(EpisodesEnv):
     """Observations are `value_at`, rewards `reward_of` the action; it ends after L steps."""
 
     def __init__(
@@ -67,21 +68,21 @@ class OpenEnv(gymnasium.Env[Any, Any]):
         action: spaces.Space[Any] = ACTION,
         length: int = 4,
     ) -> None:
+        super().__init__(length)
         self.observation_space = copy.deepcopy(observation)
         self.action_space = copy.deepcopy(action)
-        self._length = length
-        self._step = self._seed = 0
+        self._seed = 0
+
+    def observation(self) -> Any:
+        return value_at(self.observation_space, self._seed, self.t)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         """The first observation of an episode; without a seed that of the next one."""
         self._seed = self._seed + 1 if seed is None else seed
-        self._step = 0
-        return value_at(self.observation_space, self._seed, 0), {"own_seed": self._seed}
+        return super().reset(seed=seed)[0], {"own_seed": self._seed}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """The next observation."""
         assert self.action_space.contains(action), action
-        self._step += 1
-        observation = value_at(self.observation_space, self._seed, self._step)
-        is_over = self._step == self._length
+        observation, _, is_over, *_ = super().step(action)
         return observation, reward_of(action), is_over, False, {"own_seed": self._seed}

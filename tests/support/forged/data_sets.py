@@ -12,7 +12,8 @@ import shutil
 import struct
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from stepwell.collectors.cli.errors import sentence_of
 from stepwell.collectors.cli.exchange import import_data
 from support.crash.hostile_runner import Canaries, Fault, Labels
 from support.exchanged_stores import tagged_store
+from support.forged.folders import at, dumps, paths_of
+from support.forged.forgeries import change_json
 from support.format_packages import missing
 from support.libraries.original_memmap import OriginalWriter, tagged
 
@@ -37,7 +40,6 @@ NAMES = (
     *("lerobot", "rlds", "memmap-replay-buffer"),
 )
 FIELDS = {"observation": "state", "action": "action", "reward": "reward", "terminated": "done"}
-NUMBERS = (-1, 0, 1, 2, 7, 255, 2**31 - 1, 2**31, 2**62, 2**63 - 1, 2**63, 10**30)
 ODD: tuple[Any, ...] = (
     *(None, True, -0.5, 1e308, float("nan"), float("inf"), "", "x", "../../secret", "/etc/passwd"),
     *("\0", "a" * 5000, "\ud800", [], {}, [[]], {"a": {}}, "O", "object", "|V2000000000", "S9"),
@@ -151,36 +153,34 @@ def _forge(given: Path, rng: random.Random, secret: Path) -> str:
     return ", ".join(changes)
 
 
-def _flip(file: Path, rng: random.Random, secret: Path) -> str:
-    data = bytearray(file.read_bytes())
+def _flipped(data: bytearray, rng: random.Random) -> None:
     for _ in range(rng.choice([1, 2, 16])):
         place = rng.choice([rng.randrange(len(data)), rng.randrange(min(512, len(data)))])
         data[place] = rng.choice([0, 255, data[place] ^ 1 << rng.randrange(8)])
-    file.write_bytes(data)
-    return "flip"
 
 
-def _number(file: Path, rng: random.Random, secret: Path) -> str:
+def _numbered(data: bytearray, rng: random.Random) -> None:
     """A length or an offset in the file becomes another one."""
-    data = bytearray(file.read_bytes())
     kind = rng.choice(["<I", "<Q", "<H", ">I"])
-    place = rng.randrange(max(1, len(data) - 8))
     most = 2 ** (8 * struct.calcsize(kind)) - 1
+    place = rng.randrange(max(1, len(data) - 8))
     struct.pack_into(kind, data, place, rng.choice([0, 1, most, most // 2, 1 << 20]) & most)
+
+
+def _cut(data: bytearray, rng: random.Random) -> None:
+    del data[rng.choice([0, 1, len(data) // 2, max(0, len(data) - 1)]) :]
+
+
+def _grown(data: bytearray, rng: random.Random) -> None:
+    data += rng.randbytes(100)
+
+
+def _bytes(file: Path, rng: random.Random, secret: Path) -> str:
+    change = rng.choice([_flipped, _flipped, _numbered, _numbered, _cut, _grown])
+    data = bytearray(file.read_bytes())
+    change(data, rng)
     file.write_bytes(data)
-    return "number"
-
-
-def _cut(file: Path, rng: random.Random, secret: Path) -> str:
-    data = file.read_bytes()
-    file.write_bytes(data[: rng.choice([0, 1, len(data) // 2, max(0, len(data) - 1)])])
-    return "cut"
-
-
-def _grown(file: Path, rng: random.Random, secret: Path) -> str:
-    with file.open("ab") as opened:
-        opened.write(rng.randbytes(100))
-    return "grown"
+    return change.__name__
 
 
 def _gone(file: Path, rng: random.Random, secret: Path) -> str:
@@ -230,45 +230,24 @@ def _json(file: Path, rng: random.Random, secret: Path) -> str:
         depth = rng.choice([50, 200, 5000, 100_000])
         file.write_text("[" * depth + "]" * depth)
         return "deep"
-    file.write_text(json.dumps(_changed(json.loads(file.read_text()), rng)))
+    file.write_bytes(dumps(_changed(json.loads(file.read_text()), rng)))
     return "json"
 
 
 def _changed(tree: Any, rng: random.Random) -> Any:
-    """A place of nested data with something else in it."""
+    """Nested JSON with something else in a place of it, or of the JSON within a text."""
     tree = copy.deepcopy(tree)
-    places = list(_places(tree))
-    for _ in range(rng.choice([1, 1, 2])):
-        if not places:
-            return rng.choice(ODD)
-        node, key = rng.choice(places)
-        try:
-            now = node[key]
-        except (KeyError, IndexError):
-            continue
-        kind = rng.randrange(6)
-        if kind == 0:
-            del node[key]
-        elif kind == 1 and isinstance(node, dict):
-            node[rng.choice(["", "x", "../x", "a/b"])] = node.pop(key)
-        elif kind == 2:
-            node[key] = rng.choice(ODD)
-        elif isinstance(now, str) and now[:1] in "{[":
-            node[key] = json.dumps(_changed(json.loads(now), rng))
-        elif kind == 3 and isinstance(now, list):
-            node[key] = now * rng.choice([0, 2, 50])
-        elif kind == 4:
-            node[key] = str(rng.choice(NUMBERS)) if isinstance(now, str) else [now]
-        else:
-            node[key] = rng.choice(NUMBERS)
+    if not isinstance(tree, dict | list) or not tree:
+        return rng.choice(ODD)
+    texts = [path for path in paths_of(tree) if str(at(tree, path)).startswith(('{"', '["', "[["))]
+    texts = [path for path in texts if isinstance(at(tree, path), str)]
+    if texts and rng.random() < 0.3:
+        *above, last = rng.choice(texts)
+        parent = at(tree, above)
+        parent[last] = dumps(_changed(json.loads(parent[last]), rng)).decode("latin-1")
+    else:
+        change_json(rng, tree)
     return tree
-
-
-def _places(tree: Any) -> Iterator[tuple[Any, Any]]:
-    inner = tree.items() if isinstance(tree, dict) else enumerate(tree)
-    for key, value in list(inner) if isinstance(tree, dict | list) else ():
-        yield tree, key
-        yield from _places(value)
 
 
 def _npy_file(file: Path, rng: random.Random, secret: Path) -> str:
@@ -306,8 +285,8 @@ def _array(array: np.ndarray, rng: random.Random) -> np.ndarray:
         return np.full(array.shape, rng.choice([np.nan, np.inf, -0.0, 1e30]), array.dtype)
     if kind == 7:
         text = array.tobytes()
-        facts = json.dumps(_changed(json.loads(text), rng)) if text[:1] == b"{" else "text"
-        return np.frombuffer(facts.encode(), np.uint8)
+        facts = dumps(_changed(json.loads(text), rng)) if text[:1] == b"{" else b"text"
+        return np.frombuffer(facts, np.uint8)
     return np.array(rng.choice(["text", 1j, 2**40, b"\xff"]))
 
 
@@ -364,117 +343,56 @@ def _npy(array: np.ndarray) -> bytes:
 def _hdf5(file: Path, rng: random.Random, secret: Path) -> str:
     import h5py
 
+    other = str(secret / "data.npz")
     with h5py.File(file, "r+") as opened:
         names: list[str] = []
         opened.visit(names.append)
         name = rng.choice(names)
         old = opened[name]
-        is_column = isinstance(old, h5py.Dataset)
-        kind = rng.choice(
-            [
-                *("array", "array", "array", "huge", "chunk", "external", "virtual", "soft"),
-                *("link", "vlen", "text", "reference", "gone", "group", "circle", "empty"),
-                *("bomb", "attribute"),
-            ]
-        )
+        rows = old[()] if isinstance(old, h5py.Dataset) else np.zeros(3)
+
+        def put(value: Any) -> None:
+            opened[name] = value
+
+        def virtual() -> None:
+            layout = h5py.VirtualLayout((30,), "u1")
+            layout[:] = h5py.VirtualSource(other, "x", (30,))
+            opened.create_virtual_dataset(name, layout)
+
+        make = partial(opened.create_dataset, name)
+        kinds: dict[str, Callable[[], Any]] = {
+            "array": lambda: put(_array(np.asarray(rows), rng)),
+            "huge": lambda: make(rng.choice([(2**62,), (2**31,)]), "f4", chunks=(1,)),
+            "chunk": lambda: make((1,), "f4", chunks=(2**28,), maxshape=(None,)),
+            "external": lambda: make((30,), "u1", external=[(other, 0, 30)]),
+            "virtual": virtual,
+            "soft": lambda: put(h5py.SoftLink(rng.choice(["/", "/nowhere", f"/{name}"]))),
+            "link": lambda: put(h5py.ExternalLink(other, "/")),
+            "vlen": lambda: make((4,), h5py.vlen_dtype(np.uint8)),
+            "text": lambda: put(rng.choice(["text", "{}", ["a", "b"]])),
+            "reference": lambda: make((4,), h5py.ref_dtype),
+            "gone": lambda: None,
+            "group": lambda: opened.create_group(name).create_group("inner"),
+            "circle": lambda: put(opened["/"]),
+            "empty": lambda: put(h5py.Empty("f4")),
+            "bomb": lambda: make(
+                data=np.zeros(MAX_BYTES + 1, np.uint8), compression="gzip", chunks=(1 << 20,)
+            ),
+        }
+        kind = rng.choice([*kinds, "array", "array", "attribute"])
         if kind == "attribute":
             value = rng.choice([*ODD[1:8], np.zeros(3), h5py.Empty("f"), 2**62])
             old.attrs[rng.choice([*old.attrs, "x", "a/b"])] = value
-            return "hdf5 attribute"
-        rows = old[()] if is_column else np.zeros(3)
-        del opened[name]
-        if kind == "array":
-            opened[name] = _array(np.asarray(rows), rng) if is_column else rows
-        elif kind in ("huge", "chunk"):
-            shape = rng.choice([(2**62,), (2**40, 3), (2**31,)]) if kind == "huge" else (1,)
-            chunks = (1,) * len(shape) if kind == "huge" else (2**28,)
-            maxshape = tuple(None for _ in shape)
-            opened.create_dataset(name, shape, "f4", chunks=chunks, maxshape=maxshape)
-        elif kind == "external":
-            where = str(secret / "data.npz")
-            opened.create_dataset(name, (30,), "u1", external=[(where, 0, 30)])
-        elif kind == "virtual":
-            layout = h5py.VirtualLayout((30,), "u1")
-            layout[:] = h5py.VirtualSource(str(secret / "data.npz"), "x", (30,))
-            opened.create_virtual_dataset(name, layout)
-        elif kind == "soft":
-            opened[name] = h5py.SoftLink(rng.choice(["/", "/nowhere", f"/{name}"]))
-        elif kind == "link":
-            opened[name] = h5py.ExternalLink(str(secret / "data.npz"), "/")
-        elif kind == "vlen":
-            column = opened.create_dataset(name, (4,), h5py.vlen_dtype(np.uint8))
-            column[0] = np.frombuffer(rng.randbytes(100), np.uint8)
-        elif kind == "text":
-            opened[name] = rng.choice(["text", "{}", ["a", "b"]])
-        elif kind == "reference":
-            opened.create_dataset(name, (4,), h5py.ref_dtype)
-        elif kind == "group":
-            opened.create_group(name).create_group("inner")
-        elif kind == "circle":
-            opened[name] = opened["/"]
-        elif kind == "empty":
-            opened[name] = h5py.Empty("f4")
-        elif kind == "bomb":
-            zeros = np.zeros(MAX_BYTES + 1, np.uint8)
-            opened.create_dataset(name, data=zeros, compression="gzip", chunks=(1 << 20,))
+        else:
+            del opened[name]
+            kinds[kind]()
     return f"hdf5 {kind}"
 
 
 def _parquet(file: Path, rng: random.Random, secret: Path) -> str:
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    table = pq.read_table(file)
-    name = rng.choice(table.column_names)
-    place = table.column_names.index(name)
-    rows = table.num_rows
-    kind = rng.choice(
-        [
-            "type",
-            "gone",
-            "null",
-            "cut",
-            "more",
-            "name",
-            "bomb",
-            "text",
-            "metadata",
-            "lists",
-            "twice",
-        ]
-    )
-    values: Any = None
-    if kind == "type":
-        values = pa.array([rng.choice([0, 1, 2**40, -3]) for _ in range(rows)])
-        values = values.cast(rng.choice(["int64", "float64", "string"]))
-    elif kind == "gone":
-        table = table.remove_column(place)
-    elif kind == "null":
-        values = pa.nulls(rows, table.schema.field(place).type)
-    elif kind == "cut":
-        table = table.slice(0, rng.randrange(rows + 1))
-    elif kind == "more":
-        table = pa.concat_tables([table] * rng.choice([2, 30]))
-    elif kind == "name":
-        names = list(table.column_names)
-        names[place] = rng.choice(["", "x", "observation/../x", "action.y", names[0]])
-        table = table.rename_columns(names)
-    elif kind == "bomb":
-        big = pa.array([bytes(4 << 20)], pa.binary())
-        values = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), big)
-    elif kind == "text":
-        values = pa.array([rng.choice(["", "x", "{}", "\0", "a" * 9999]) for _ in range(rows)])
-    elif kind == "lists":
-        values = pa.array([[1] * rng.randrange(4) for _ in range(rows)])
-    elif kind == "twice":
-        table = table.append_column(name, table.column(place))
-    if kind == "metadata":
-        texts = dict(table.schema.metadata or {})
-        for key in [key for key in texts if key.startswith(b"stepwell")]:
-            texts[key] = json.dumps(_changed(json.loads(texts[key]), rng)).encode()
-        table = table.replace_schema_metadata(texts)
-    if values is not None:
-        table = table.set_column(place, name, values)
+    table, kind = _changed_table(pq.read_table(file), rng)
     codec = rng.choice(["zstd", "gzip", "snappy", "none"])
     pq.write_table(table, file, compression=codec, row_group_size=rng.choice([3, 1000]))
     return f"parquet {kind}"
@@ -484,33 +402,63 @@ def _arrow(file: Path, rng: random.Random, secret: Path) -> str:
     import pyarrow as pa
 
     with pa.OSFile(str(file)) as raw:
-        table = pa.ipc.open_file(raw).read_all()
-    name = rng.choice(table.column_names)
-    place = table.column_names.index(name)
-    rows = table.num_rows
-    kind = rng.choice(["gone", "null", "cut", "more", "offsets", "text", "numbers", "name"])
-    if kind == "gone":
-        table = table.remove_column(place)
-    elif kind == "null":
-        table = table.set_column(place, name, pa.nulls(rows, table.schema.field(place).type))
-    elif kind == "cut":
-        table = table.slice(0, rng.randrange(rows + 1))
-    elif kind == "more":
-        table = pa.concat_tables([table] * 3)
-    elif kind == "offsets":
-        offsets = np.array([rng.choice([0, 5, -9, 2**30]) for _ in range(rows + 1)], np.int32)
-        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(bytes(100))]
-        table = table.set_column(place, name, pa.Array.from_buffers(pa.binary(), rows, buffers))
-    elif kind == "text":
-        table = table.set_column(place, name, pa.array(["x"] * rows))
-    elif kind == "numbers":
-        table = table.set_column(place, name, pa.array([rng.choice([0, 1, 255])] * rows))
-    else:
-        table = table.rename_columns(["x" if n == name else n for n in table.column_names])
+        table, kind = _changed_table(pa.ipc.open_file(raw).read_all(), rng)
     options = pa.ipc.IpcWriteOptions(compression=rng.choice([None, "zstd", "lz4"]))
     with pa.ipc.new_file(str(file), table.schema, options=options) as writer:
         writer.write_table(table)
     return f"arrow {kind}"
+
+
+def _changed_table(table: Any, rng: random.Random) -> tuple[Any, str]:
+    """Another table, and what it is."""
+    import pyarrow as pa
+
+    name = rng.choice(table.column_names)
+    place, rows = table.column_names.index(name), table.num_rows
+    columns: dict[str, Callable[[], Any]] = {
+        "type": lambda: pa.array([rng.choice([0, 1, 2**40, -3]) for _ in range(rows)]).cast(
+            rng.choice(["int64", "float64", "string"])
+        ),
+        "null": lambda: pa.nulls(rows, table.schema.field(place).type),
+        "bomb": lambda: pa.DictionaryArray.from_arrays(
+            pa.array([0] * rows, pa.int32()), pa.array([bytes(4 << 20)], pa.binary())
+        ),
+        "text": lambda: pa.array(
+            [rng.choice(["", "x", "{}", "\0", "a" * 9999]) for _ in range(rows)]
+        ),
+        "lists": lambda: pa.array([[1] * rng.randrange(4) for _ in range(rows)]),
+        "offsets": lambda: pa.Array.from_buffers(
+            pa.binary(), rows, [None, pa.py_buffer(_offsets(rows, rng)), pa.py_buffer(bytes(100))]
+        ),
+    }
+    tables: dict[str, Callable[[], Any]] = {
+        "gone": lambda: table.remove_column(place),
+        "cut": lambda: table.slice(0, rng.randrange(rows + 1)),
+        "more": lambda: pa.concat_tables([table] * rng.choice([2, 30])),
+        "name": lambda: table.rename_columns(
+            [
+                rng.choice(["", "x", "observation/../x", "action.y", each])
+                if each == name
+                else each
+                for each in table.column_names
+            ]
+        ),
+        "twice": lambda: table.append_column(name, table.column(place)),
+        "metadata": lambda: table.replace_schema_metadata(
+            {
+                key: dumps(_changed(json.loads(text), rng)) if key.startswith(b"stepwell") else text
+                for key, text in (table.schema.metadata or {}).items()
+            }
+        ),
+    }
+    kind = rng.choice([*columns, *tables])
+    if kind in columns:
+        return table.set_column(place, name, columns[kind]()), kind
+    return tables[kind](), kind
+
+
+def _offsets(rows: int, rng: random.Random) -> np.ndarray:
+    return np.array([rng.choice([0, 5, -9, 2**30]) for _ in range(rows + 1)], np.int32)
 
 
 def _forge_records(file: Path, rng: random.Random, secret: Path) -> str:
@@ -554,7 +502,8 @@ def _bomb() -> bytes:
 
 _Change = Callable[[Path, random.Random, Path], str]
 _ANY: tuple[_Change, ...] = (
-    *(_flip, _flip, _number, _number, _cut, _grown, _gone, _swapped, _twice, _link_out, _switch),
+    *([_bytes] * 6),
+    *(_gone, _swapped, _twice, _link_out, _switch),
 )
 _BY_SUFFIX: dict[str, tuple[_Change, ...]] = {
     ".json": (_json,),

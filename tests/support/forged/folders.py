@@ -25,6 +25,7 @@ import numpy as np
 
 from stepwell.buffers import (
     Chunk,
+    Codec,
     DiskStorage,
     End,
     Field,
@@ -216,13 +217,12 @@ class Store:
     body: Any  # the manifest's JSON; None leaves the file out
     segments: dict[str, Segment]  # by the names of their files
     files: dict[str, bytes]  # all other files, by their names, which may name a folder
-    older: list[bytes] = field(default_factory=list[bytes])  # manifests from before, whole files
     # Done last, to the folder that was written and the one around it.
     acts: list[Callable[[Path], None]] = field(default_factory=list[Callable[[Path], None]])
     keeps_lengths: bool = False  # the manifest's lengths of segments are not computed again
 
     @classmethod
-    def parse(cls, kind: str, path: Path, older: Sequence[bytes] = ()) -> Store:
+    def parse(cls, kind: str, path: Path) -> Store:
         """Take apart what was never forged."""
         files = {
             str(each.relative_to(path)): each.read_bytes()
@@ -231,7 +231,7 @@ class Store:
         }
         body = json.loads(files.pop("manifest.json"))["body"]
         segments = {name: Segment.parse(files.pop(name)) for name in [*files] if _is_live(name)}
-        return cls(kind, body, segments, files, list(older))
+        return cls(kind, body, segments, files)
 
     def clone(self) -> Store:
         """The same, to be forged."""
@@ -263,8 +263,8 @@ class Store:
                 entry[1] = nbytes
 
 
-KINDS: dict[str, Callable[[Path], list[bytes]]] = {}
-"""Makers of small stores; each returns the manifests that there were on the way."""
+KINDS: dict[str, Callable[[Path], None]] = {}
+"""Makers of small stores."""
 
 
 def make_store(kind: str, folder: Path) -> Store:
@@ -276,47 +276,40 @@ def make_store(kind: str, folder: Path) -> Store:
         return random.Random(f"{kind} {next(numbers)}").randbytes(size)
 
     with patch.object(os, "urandom", urandom):
-        older = KINDS[kind](path)
-    return Store.parse(kind, path, older)
+        KINDS[kind](path)
+    return Store.parse(kind, path)
 
 
-def _kind(make: Callable[[Path], list[bytes]]) -> Callable[[Path], list[bytes]]:
+def _kind(make: Callable[[Path], None]) -> Callable[[Path], None]:
     KINDS[make.__name__.removeprefix("_").replace("_", " ")] = make
     return make
 
 
 @_kind
-def _append(path: Path) -> list[bytes]:
+def _append(path: Path) -> None:
     """Several segments, several chunks an episode, fields of all codecs, metadata, an extra."""
-    older = list[bytes]()
     for seed in range(2):
         with _opened(path, SPEC, segment_bytes=12_000) as storage:
-            _play(storage, seed, 6, older)
-        older.append((path / "manifest.json").read_bytes())  # no segment is open
-    return older
+            _play(storage, seed, 6)
 
 
 @_kind
-def _ring(path: Path) -> list[bytes]:
+def _ring(path: Path) -> None:
     """A ring whose oldest segments are evicted, with the first rows of some episodes."""
-    older = list[bytes]()
     with _opened(path, SPEC, segment_bytes=12_000, capacity=100) as storage:
         storage.append_session({"recipe": {"id": "Model-v0"}, "seed": 1})
-        _play(storage, 3, 20, older)
-    return older
+        _play(storage, 3, 20)
 
 
 @_kind
-def _ring_of_bytes(path: Path) -> list[bytes]:
+def _ring_of_bytes(path: Path) -> None:
     with _opened(path, SPEC, segment_bytes=12_000, capacity_bytes=1 << 20) as storage:
-        _play(storage, 4, 6, [])
-    return []
+        _play(storage, 4, 6)
 
 
 @_kind
-def _chains(path: Path) -> list[bytes]:
+def _chains(path: Path) -> None:
     """A ring with episodes that must be played again after others, and actions in two parts."""
-    older = list[bytes]()
     fields = (
         *(Field("observation", "uint8", (12, 8), "zstd"), Field("action/a", "int64", (), "narrow")),
         *(Field("action/b", "uint8", (70,), "zstd"), Field("reward", "float64", (), "narrow")),
@@ -333,12 +326,10 @@ def _chains(path: Path) -> list[bytes]:
             facts = {"session": 0, "stream_episode": number // 2}
             facts |= {"seed": number} if number < 2 else {}
             storage.add([Chunk(number, number % 2, 0, End.TERMINATED, rows, facts)])
-            older.append((path / "manifest.json").read_bytes())
-    return older
 
 
 @_kind
-def _nested(path: Path) -> list[bytes]:
+def _nested(path: Path) -> None:
     """Dict and Tuple spaces, infos and extras, an episode without its begin."""
     fields = (
         Field("observation/image", "uint8", (8, 8), "zstd"),
@@ -359,87 +350,65 @@ def _nested(path: Path) -> list[bytes]:
         "none": "observation/none",
     }
     spec = Spec(fields, observation, ["action/0", "action/1"])
-    return _random_rows(path, spec, 6)
+    _random_rows(path, spec, 6)
 
 
 @_kind
-def _stacked(path: Path) -> list[bytes]:
+def _stacked(path: Path) -> None:
     fields = (
         Field("observation", "uint8", (9, 9), "zstd", 3, "repeat"),
         Field("action", "int64", (), "raw"),
         Field("reward", "float64", (), "raw"),
     )
-    return _random_rows(path, Spec(fields, "observation", "action"), 5)
+    _random_rows(path, Spec(fields, "observation", "action"), 5)
 
 
 @_kind
-def _images(path: Path) -> list[bytes]:
-    """Several compressed blocks a chunk; one episode, in one chunk."""
-    fields = (
-        Field("observation", "uint8", (64, 64), "zstd"),
-        Field("action", "uint8", (2,), "zstd"),
-        Field("reward", "float64", (), "zstd"),
-    )
-    with _opened(path, Spec(fields, "observation", "action")) as storage:
-        rows = np.arange(40)
-        shown = np.repeat(rows.astype(np.uint8), 64 * 64).reshape(40, 64, 64)
-        acted = np.zeros((40, 2), np.uint8)
-        storage.add([Chunk(0, 0, 0, End.TRUNCATED, _rows(shown, acted, rows / 4))])
-    return []
-
-
-@_kind
-def _deltas(path: Path) -> list[bytes]:
+def _deltas(path: Path) -> None:
     """Blocks of changes from row to row, and blocks of rows; one episode, in one chunk."""
+    with writing_deltas():
+        _sparse(path, "delta", 600, 16)
+
+
+@_kind
+def _patches(path: Path) -> None:
+    """Blocks of patches, and a chunk of noise that is kept as zstd."""
+    _sparse(path, "patch", 300, 15)
+
+
+def _sparse(path: Path, codec: Codec, count: int, side: int) -> None:
+    """An episode in which little changes from row to row, most of the time, and one of noise."""
     fields = (
-        Field("observation", "uint8", (16, 16), "delta"),
-        Field("action", "float32", (16,), "delta"),
+        Field("observation", "uint8", (side, side), codec),
+        Field("action", "float32", (16,), codec),
         Field("reward", "float64", (), "raw"),
     )
-    spec = Spec(fields, "observation", "action")
-    with writing_deltas(), _opened(path, spec) as storage:
-        rows = np.arange(600)
-        shown = np.zeros((600, 16, 16), np.uint8)
-        shown[:, 3, 3] = shown[rows, rows % 16, 14] = rows % 251
+    with _opened(path, Spec(fields, "observation", "action")) as storage:
+        rows = np.arange(count)
+        shown = np.zeros((count, side, side), np.uint8)
+        shown[:, 3, 3] = shown[rows, rows % side, 14] = rows % 251
         shown[256:512] = rows[256:512, None, None] % 251
         acted = (rows[:, None] // np.arange(40, 56)).astype(np.float32)
-        storage.add([Chunk(0, 0, 0, End.TRUNCATED, _rows(shown, acted, rows / 4))])
-    return []
+        noise = np.random.default_rng(0).integers(0, 256, (20, side, side), np.uint8)
+        for number, frames in enumerate((shown, noise)):
+            fields_: dict[str, np.ndarray] = {"observation": frames, "action": acted[: len(frames)]}
+            fields_["reward"] = rows[: len(frames)] / 4
+            storage.add([Chunk(number, 0, 0, End.TRUNCATED, fields_)])
 
 
 @_kind
-def _patches(path: Path) -> list[bytes]:
-    """Blocks of patches, and a chunk of noise that is kept as zstd."""
-    fields = (
-        Field("observation", "uint8", (15, 15), "patch"),
-        Field("action", "float32", (16,), "patch"),
-        Field("reward", "float64", (), "raw"),
-    )
-    with _opened(path, Spec(fields, "observation", "action")) as storage:
-        rows = np.arange(300)
-        shown = np.zeros((300, 15, 15), np.uint8)
-        shown[:, 3, 3] = shown[rows, rows % 15, 14] = rows % 251
-        acted = (rows[:, None] // np.arange(40, 56)).astype(np.float32)
-        storage.add([Chunk(0, 0, 0, End.TRUNCATED, _rows(shown, acted, rows / 4))])
-        noise = np.random.default_rng(0).integers(0, 256, (20, 15, 15), np.uint8)
-        storage.add([Chunk(1, 0, 0, End.TRUNCATED, _rows(noise, acted[:20], rows[:20] / 4))])
-    return []
-
-
-@_kind
-def _killed(path: Path) -> list[bytes]:
+def _killed(path: Path) -> None:
     """A writer was killed between two flushes: the newest segment is open."""
     storage = _opened(path, SPEC, segment_bytes=12_000)
-    _play(storage, 5, 4, [])
+    _play(storage, 5, 4)
     shutil.copytree(path, path.with_name("as left"))
     storage.close()
     shutil.rmtree(path)
     path.with_name("as left").rename(path)
-    return []
 
 
 @_kind
-def _torn(path: Path) -> list[bytes]:
+def _torn(path: Path) -> None:
     """A writer was killed within a flush: the last slots have no second copy, or a torn one."""
     _killed(path)
     (newest,) = list(path.glob("segment-*.bin"))[-1:]
@@ -450,11 +419,10 @@ def _torn(path: Path) -> list[bytes]:
     if segment.a["group"][last] < last:
         segment.a[last] = np.zeros((), SLOT)
     newest.write_bytes(segment.pack())
-    return []
 
 
 @_kind
-def _repaired(path: Path) -> list[bytes]:
+def _repaired(path: Path) -> None:
     """Chunks were lost, and are kept in the folder for damaged files."""
     _append(path)
     for number, name in enumerate(sorted(path.glob("segment-*.bin"))):
@@ -468,11 +436,10 @@ def _repaired(path: Path) -> list[bytes]:
     report = repair(path, yes=True, files=NoSyncFiles())
     assert report.is_done
     assert report.kept
-    return []
 
 
 @_kind
-def _with_checkpoints(path: Path) -> list[bytes]:
+def _with_checkpoints(path: Path) -> None:
     with SequenceReplayBuffer(path, seed=0) as replay:
         replay.bind(SPEC, {"seed": 3})
         recording = Recording()
@@ -482,21 +449,18 @@ def _with_checkpoints(path: Path) -> list[bytes]:
         replay.update_priorities(batch.ids, np.arange(4.0))
         replay.save_checkpoint({"step": 7, "weights": [np.arange(6.0), np.ones((2, 3), "<i2")]})
         replay.save_checkpoint({"deep": {"a": [{"b": np.zeros(0)}]}}, name="other")
-    return []
 
 
 @_kind
-def _empty(path: Path) -> list[bytes]:
-    with _opened(path, SPEC):
-        return []
+def _empty(path: Path) -> None:
+    _opened(path, SPEC).close()
 
 
 @_kind
-def _one_row(path: Path) -> list[bytes]:
+def _one_row(path: Path) -> None:
     """A reset alone, waiting for its action."""
     with _opened(path, SPEC, segment_bytes=12_000) as storage:
         storage.add([chunk_of(0, 0, 1, End.PENDING)])
-    return []
 
 
 def _opened(path: Path, spec: Spec, **more: int) -> DiskStorage:
@@ -508,7 +472,7 @@ def _opened(path: Path, spec: Spec, **more: int) -> DiskStorage:
     return DiskStorage.create(path, spec, provenance=about, files=files, **more)
 
 
-def _play(storage: DiskStorage, seed: int, flushes: int, older: list[bytes]) -> None:
+def _play(storage: DiskStorage, seed: int, flushes: int) -> None:
     rng, recording = random.Random(seed), Recording(storage.index.next_episode)
     ends = (End.NONE, End.PENDING, End.TERMINATED, End.TRUNCATED)
     for _ in range(flushes):
@@ -516,11 +480,10 @@ def _play(storage: DiskStorage, seed: int, flushes: int, older: list[bytes]) -> 
         storage.add(
             [recording.chunk(each, rng.randrange(1, 12), rng.choice(ends)) for each in streams]
         )
-        older.append((storage.path / "manifest.json").read_bytes())
 
 
-def _random_rows(path: Path, spec: Spec, episodes: int) -> list[bytes]:
-    rng, older = np.random.default_rng(0), list[bytes]()
+def _random_rows(path: Path, spec: Spec, episodes: int) -> None:
+    rng = np.random.default_rng(0)
     ends = (End.TERMINATED, End.TRUNCATED, End.NONE)
     with _opened(path, spec) as storage:
         for number in range(episodes):
@@ -531,12 +494,6 @@ def _random_rows(path: Path, spec: Spec, episodes: int) -> list[bytes]:
             first_row = 2 if number == 3 else 0
             end, about = ends[number % 3], {"seed": number, "task": "door"}
             storage.add([Chunk(number, number % 2, first_row, end, rows, about, first_row > 0)])
-            older.append((path / "manifest.json").read_bytes())
-    return older
-
-
-def _rows(observation: np.ndarray, action: np.ndarray, reward: np.ndarray) -> dict[str, Any]:
-    return {"observation": observation, "action": action, "reward": reward}
 
 
 def _is_live(name: str) -> bool:
