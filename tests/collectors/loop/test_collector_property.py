@@ -53,13 +53,12 @@ def model_of(plans: Sequence[Plan], rule: Rule, mode: AutoresetMode, **more: Any
     )
 
 
-@given(
-    PLANS, MODES, RULES, CALLS, CHUNK_ROWS, FLUSH_SECONDS, WITH_REPLAY, st.booleans(), RESEED_STEPS
-)
-@settings(max_examples=examples(200))
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+@given(PLANS, RULES, CALLS, CHUNK_ROWS, FLUSH_SECONDS, WITH_REPLAY, st.booleans(), RESEED_STEPS)
+@settings(max_examples=examples(100))
 def test_rollouts_equal_the_rows_of_single_envs(
-    plans: list[Plan],
     mode: AutoresetMode,
+    plans: list[Plan],
     rule: Rule,
     calls: list[Call],
     chunk_rows: int,
