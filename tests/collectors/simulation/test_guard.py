@@ -197,6 +197,7 @@ def test_no_module_is_imported_that_a_store_names(
         (OURS, "make_vec", {}, []),
         (GYMNASIUM, "vector", {}, []),
         (f"{GYMNASIUM}.common", "np", {}, []),
+        (f"{GYMNASIUM}.nowhere", "ClipReward", {}, []),
         (GYMNASIUM, "ClipReward", None, []),
         (GYMNASIUM, "TimeLimit", [1], []),
         (GYMNASIUM, "x" * 9000, {}, ["xxx"]),

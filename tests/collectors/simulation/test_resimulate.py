@@ -20,6 +20,7 @@ from stepwell.buffers import Chunk, SequenceReplayBuffer, copy_episodes
 from stepwell.buffers.storage.joined import ID_BITS
 from stepwell.collectors import resimulate
 from stepwell.collectors.simulation import lanes as lanes_module
+from stepwell.collectors.simulation import player as player_module
 from stepwell.collectors.simulation.resimulate import first_difference
 from stepwell.wrappers import ClipReward
 from support.envs.nes_backends import needs_a_backend
@@ -399,8 +400,12 @@ WRONG_ROWS: dict[str, tuple[Callable[[Chunk], Chunk], Callable[[int], tuple[str,
 }
 
 
+@pytest.mark.parametrize("piece", [1, 256])
 @pytest.mark.parametrize("name", WRONG_ROWS)
-def test_wrong_actions_and_numbers_of_rows_are_differences(name: str) -> None:
+def test_wrong_actions_and_numbers_of_rows_are_differences(
+    name: str, piece: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(player_module, "PIECE_ROWS", piece)
     change, expected = WRONG_ROWS[name]
     replay = recorded(cartpole(2))
     wrong = proofs(rewritten(replay, lambda c: c if c.episode else change(c)))[0]
@@ -418,7 +423,10 @@ def reseeded(chunk: Chunk, seed: int | None) -> Chunk:
     return changed_chunk(chunk, metadata=facts)
 
 
-def test_a_wrong_seed_is_found_and_lies_and_missing_seeds_stay_where_they_are() -> None:
+def test_a_wrong_seed_is_found_and_lies_and_missing_seeds_stay_where_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(player_module, "PIECE_ROWS", 1)
     replay = collect_seeds()
     rng = np.random.default_rng(0)
     found = proofs(rewritten(replay, lambda c: reseeded(c, 1)))
