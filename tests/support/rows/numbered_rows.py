@@ -20,7 +20,7 @@ def write_fast(path: Path, calls: int, capacity: int | None) -> int:
     with DiskStorage.create(
         path, SPEC, capacity=capacity, segment_bytes=size, files=files
     ) as storage:
-        Player(storage, store=0).play(calls)
+        Player(storage, store=0).play(3 * calls)
         return storage.index.base
 
 
