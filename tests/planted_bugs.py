@@ -444,11 +444,11 @@ buffers/sampling/sequences.py
   a chunk's first row is that of an episode
   - of = (start == -at[:, FIRST_ROW]).nonzero()[0]
   + of = (start == 0).nonzero()[0]
-  tests/buffers/sampling/test_modes_against_the_model.py::test_drawn_sequences_are_those_of_the_model
+  tests/buffers/sampling/test_modes_against_the_model.py::test_what_is_drawn_is_that_of_the_model
   a truncation is a cut, too
   - flags[4, row] = ~(terminated | truncated)
   + flags[4, row] = ~terminated
-  tests/buffers/sampling/test_modes_against_the_model.py::test_drawn_sequences_are_those_of_the_model
+  tests/buffers/sampling/test_modes_against_the_model.py::test_what_is_drawn_is_that_of_the_model
   a final row and a reset are a transition
   - mask[:, :-1] & mask[:, 1:] & ~ends[0][:, :-1]
   + mask[:, :-1] & mask[:, 1:]
@@ -456,7 +456,7 @@ buffers/sampling/sequences.py
   actions are aligned with the rows that they led to
   - leaves = {name: rows[:, :-1] for name, rows in leaves.items()}
   + leaves = {name: rows[:, 1:] for name, rows in leaves.items()}
-  tests/buffers/sampling/test_modes_against_the_model.py::test_drawn_sequences_are_those_of_the_model
+  tests/buffers/sampling/test_modes_against_the_model.py::test_what_is_drawn_is_that_of_the_model
   padding is what the memory held
   - rows[~mask] = 0
   + rows[~mask] = rows[~mask]
@@ -464,24 +464,24 @@ buffers/sampling/sequences.py
   padding before has a row too few
   - first = np.maximum(first + self._item - length, 0)
   + first = np.maximum(first + self._item - length + 1, 0)
-  tests/buffers/sampling/test_modes_against_the_model.py::test_drawn_sequences_are_those_of_the_model
+  tests/buffers/sampling/test_modes_against_the_model.py::test_what_is_drawn_is_that_of_the_model
   rows to burn in reach into the episode before
   - begin = np.maximum(first - context, runs.head)
   + begin = first - context
-  tests/buffers/sampling/test_modes_against_the_model.py::test_drawn_sequences_are_those_of_the_model
+  tests/buffers/sampling/test_modes_against_the_model.py::test_what_is_drawn_is_that_of_the_model
 buffers/sampling/transitions.py
   a truncation has no discount
   - discount[terminated] = 0
   + discount[terminated | truncated] = 0
-  tests/buffers/sampling/test_transitions_against_the_model.py::test_drawn_transitions_are_those_of_the_model
+  tests/buffers/sampling/test_modes_against_the_model.py::test_what_is_drawn_is_that_of_the_model
   the first reward is discounted
   - self._weights = powers[:-1]
   + self._weights = powers[1:]
-  tests/buffers/sampling/test_transitions_against_the_model.py::test_drawn_transitions_are_those_of_the_model
+  tests/buffers/sampling/test_modes_against_the_model.py::test_what_is_drawn_is_that_of_the_model
   a reward after the end is added
   - np.arange(n) < steps[:, None]
   + np.arange(n) <= steps[:, None]
-  tests/buffers/sampling/test_transitions_against_the_model.py::test_drawn_transitions_are_those_of_the_model
+  tests/buffers/sampling/test_modes_against_the_model.py::test_what_is_drawn_is_that_of_the_model
   a transition that begins in an earlier chunk has its first row
   - slots[of] = there[:, SLOT] + row
   + slots[of] = there[:, SLOT]
@@ -661,7 +661,7 @@ buffers/storage/item_counts.py
   truncations are no ends
   - records["end"] & (End.TERMINATED | End.TRUNCATED) != 0
   + records["end"] & End.TERMINATED != 0
-  tests/buffers/sampling/test_modes_against_the_model.py::test_drawn_sequences_are_those_of_the_model
+  tests/buffers/sampling/test_modes_against_the_model.py::test_what_is_drawn_is_that_of_the_model
 buffers/storage/patches.py
   numpy begins a row of deltas one row early
   - low = int(ends[start])

@@ -151,6 +151,22 @@ def test_a_condition_keeps_the_shares_of_the_chosen_episodes() -> None:
         assert set(ids.tolist()) == {row.id for episode in chosen for row in episode.rows[:-1]}
 
 
+@pytest.mark.parametrize(("batch_size", "batches"), [(1, 1_600), (3, 600), (7, 300)])
+def test_distinct_items_are_equally_likely(batch_size: int, batches: int) -> None:
+    """Of 9 items, and of every pair of them."""
+    with a_replay(Kind()) as played:
+        whole_episodes(played, [5, 4, 6])
+        request = Sequences(batch_size, 3, draw="distinct", fields=["reward"])
+        ids = [played.replay.sample(request).ids for _ in range(batches)]
+        known = np.unique(np.concatenate(ids)).tolist()
+        assert len(known) == 9
+        first = Counter(int(drawn[0]) for drawn in ids)
+        assert_shares(first, dict.fromkeys(known, 1.0))
+        if batch_size > 1:
+            pairs = Counter((int(drawn[0]), int(drawn[1])) for drawn in ids)
+            assert_shares(pairs, {(a, b): 1.0 for a in known for b in known if a != b})
+
+
 # Several stores
 
 STORE = 1 << 48  # ids of the k-th store begin at k times this
@@ -207,12 +223,13 @@ def test_joined_stores_refuse_modes_that_need_one_order_of_rows() -> None:
     with ExitStack() as stack:
         paths = two_stores(stack)
         weighted = stack.enter_context(SequenceReplayBuffer.open(paths, weights=[1, 2], seed=0))
-        for draw in ("newest", "priorities"):
+        for draw in ("newest", "priorities", "distinct"):
             with pytest.raises(ValueError, match=rf"draw=['\"]{draw}['\"]: "):
                 weighted.sample_sequences(4, 3, draw=draw)
         plain = stack.enter_context(SequenceReplayBuffer.open(paths, seed=0))
         with pytest.raises(ValueError, match=r"draw=['\"]priorities['\"]: "):
             plain.sample_transitions(4, draw="priorities")
+        assert len(set(plain.sample_sequences(50, 3, draw="distinct").ids.tolist())) == 50
 
 
 # The test itself

@@ -1,4 +1,4 @@
-"""Whole episodes are those of the model; an epoch has each item once, in any number of shards."""
+"""An epoch has each item of the model once, in any number of shards."""
 
 from __future__ import annotations
 
@@ -10,67 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepwell.buffers import Batch, End, NotEnoughData
-from stepwell.buffers.sampling.batch import TransitionBatch
+from stepwell.buffers import End, NotEnoughData
 from stepwell.buffers.sampling.requests import Episodes, Request, Sequences, Transitions
 from support.chi_square import assert_shares
 from support.models.replay_histories import HISTORIES, KINDS, Kind, a_replay, busy_history, moments
-from support.models.replay_model import (
-    Contents,
-    Item,
-    assert_sequences,
-    assert_transitions,
-    by_id,
-    drawn,
-    sequences,
-    transitions,
-)
-from support.rows.replay_rows import Played, Row, Step
-
-# Whole episodes
-
-
-def whole(played: Played, request: Episodes, stack: int) -> dict[int, list[Row]]:
-    """The rows of the episodes that can be drawn, from the first with a complete stack."""
-    found: dict[int, list[Row]] = {}
-    for episode in played.episodes:
-        lacks = stack - 1 if request.stack and episode.head > 0 else 0
-        rows = episode.rows[lacks:]
-        if len(rows) > (request.align == "transition"):
-            found[rows[0].id] = rows
-    return found
-
-
-def items_of(episodes: list[list[Row]]) -> list[Item]:
-    """Episodes padded at the end to the length of the longest one."""
-    longest = max(map(len, episodes))
-    return [Item((*rows, *[None] * (longest - len(rows)))) for rows in episodes]
-
-
-def check_episodes(played: Played, request: Episodes, stack: int) -> None:
-    request = request._replace(stack=request.stack and stack > 1)
-    known = whole(played, request, stack)
-    if not known:
-        with pytest.raises(NotEnoughData):
-            played.replay.sample(request)
-        return
-    batch = played.replay.sample(request)
-    assert isinstance(batch, Batch)
-    assert set(batch.ids.tolist()) <= set(known)
-    items = items_of([known[row] for row in batch.ids.tolist()])
-    contents = Contents(played.spec, played.episodes)
-    assert_sequences(played.spec, contents, batch, items, request)
-
-
-@pytest.mark.proof
-@given(KINDS, HISTORIES, st.integers(1, 20), st.sampled_from(["arrival", "transition"]))
-def test_drawn_episodes_are_those_of_the_model(
-    kind: Kind, history: list[Step], batch_size: int, align: Any
-) -> None:
-    with a_replay(kind) as played:
-        for _ in moments(played, history):
-            for stack in (False, True):
-                check_episodes(played, Episodes(batch_size, align, stack), kind.stack)
+from support.models.replay_model import assert_drawn, drawable
+from support.rows.replay_rows import Played, Step
 
 
 @pytest.mark.proof
@@ -90,44 +35,15 @@ def test_a_continued_episode_is_drawn_as_one_episode() -> None:
         }
 
 
-# Epochs
-
-
 def taken(played: Played, batches: Any, request: Request) -> list[Any]:
     """The items of some batches, whose arrays are checked."""
-    contents = Contents(played.spec, played.episodes)
-    found: list[Any] = []
-    if isinstance(request, Transitions):
-        steps = {step.row.id: step for step in transitions(played.episodes, request)}
-        for batch in batches:
-            assert isinstance(batch, TransitionBatch)
-            some = [steps[row] for row in batch.ids.tolist()]
-            assert_transitions(played.spec, contents, batch, some, request)
-            found += some
-    elif isinstance(request, Sequences):
-        items = by_id(sequences(played.episodes, request), request)
-        for batch in batches:
-            assert isinstance(batch, Batch)
-            sequence = drawn(batch, items)
-            assert_sequences(played.spec, contents, batch, sequence, request)
-            found += sequence
-    else:
-        known = whole(played, request, 1)
-        for batch in batches:
-            assert isinstance(batch, Batch)
-            episodes = [known[row] for row in batch.ids.tolist()]
-            assert_sequences(played.spec, contents, batch, items_of(episodes), request)
-            found += [rows[0].id for rows in episodes]
-    return found
+    known = drawable(played, request)
+    return [item for each in batches for item in assert_drawn(played, each, request, 1, known)]
 
 
-def everything(played: Played, request: Request) -> list[object]:
+def everything(played: Played, request: Request) -> list[Any]:
     """All items of an epoch."""
-    if isinstance(request, Transitions):
-        return list(transitions(played.episodes, request))
-    if isinstance(request, Sequences):
-        return list(sequences(played.episodes, request))
-    return list(whole(played, request, 1))
+    return list(drawable(played, request).values())
 
 
 REQUESTS: list[Request] = [
@@ -169,7 +85,7 @@ def test_a_stride_selects_every_nth_start(stride: int, borders: Any, capacity: i
     with a_replay(Kind(capacity=capacity)) as played:
         for step in busy_history(60):
             played.add(step)
-        items = sequences(played.episodes, request)
+        items = everything(played, request)
         expected = [item for item in items if item.rows[0].number % stride == 0]
         epoch = played.replay.epoch(request, stride=stride)
         assert Counter(taken(played, epoch, request)) == Counter(expected)
@@ -225,7 +141,7 @@ def test_a_pass_has_the_items_stored_at_its_beginning() -> None:
     with a_replay(Kind()) as played:
         played.add(Step(0, 20, End.PENDING), Step(1, 9, End.TERMINATED))
         request = Sequences(5, 4)
-        expected = [item.rows[0].id for item in sequences(played.episodes, request)]
+        expected = list(drawable(played, request))
         epoch = played.replay.epoch(request)
         found: list[object] = []
         for batch in epoch:

@@ -1,32 +1,43 @@
-"""Every drawn sequence is one of the model, in every array; and all of them are drawn."""
+"""All that is drawn or taken is what the model has, in every array; and all of that is drawn."""
 
 from __future__ import annotations
 
 import math
+from random import Random
 from typing import Any, get_args
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from stepwell.buffers import NotEnoughData
-from stepwell.buffers.sampling.requests import Align, Borders, Draw, Sequences
+from stepwell.buffers.sampling.requests import (
+    Align,
+    Borders,
+    Draw,
+    Episodes,
+    Request,
+    Sequences,
+    Transitions,
+)
 from support.models.replay_histories import (
     HISTORIES,
     KINDS,
     Kind,
     a_replay,
+    busy_history,
     moments,
     whole_episodes,
 )
-from support.models.replay_model import Contents, assert_sequences, by_id, drawn, sequences
-from support.rows.replay_rows import Played, Step
+from support.models.replay_model import Item, assert_drawn, drawable
+from support.rows.replay_rows import Played, Step, numbered
 
 NEVER = ("episodes", "ends")  # with borders="cross"
 
 
 @st.composite
-def requests(draw: st.DrawFn) -> Sequences:
+def sequences(draw: st.DrawFn) -> Sequences:
     borders = draw(st.sampled_from(get_args(Borders)))
     modes: list[Draw] = ["steps", "recent", "episodes", "ends"]
     return Sequences(
@@ -41,28 +52,155 @@ def requests(draw: st.DrawFn) -> Sequences:
     )
 
 
-def check(played: Played, request: Sequences, stack: int, batches: int = 1) -> None:
+TRANSITIONS = st.builds(
+    Transitions,
+    st.integers(1, 60),
+    st.sampled_from([1, 1, 2, 3, 5, 40]),
+    st.sampled_from([0.99, 0.5, 1.0, 0.0]),
+    st.sampled_from(["steps", "episodes", "ends", "recent"]),
+    st.booleans(),
+)
+EPISODES = st.builds(
+    Episodes, st.integers(1, 20), st.sampled_from(get_args(Align)), stack=st.booleans()
+)
+EACH_KIND = {"sequences": sequences(), "transitions": TRANSITIONS, "episodes": EPISODES}
+each_kind = pytest.mark.parametrize("requests", EACH_KIND.values(), ids=EACH_KIND)
+
+
+def possible(request: Any, kind: Kind) -> Any:
+    """The request, with stacks only where there are some."""
+    if isinstance(request, Transitions):
+        return request
+    return request._replace(stack=request.stack and kind.stack > 1)
+
+
+def check(played: Played, request: Request, stack: int, batches: int = 1) -> None:
     """A request agrees with the model, or is refused where the model has no item."""
-    request = request._replace(stack=request.stack and stack > 1)
-    items = by_id(sequences(played.episodes, request, stack), request)
-    if not items:
+    known = drawable(played, request, stack)
+    if not known:
         with pytest.raises(NotEnoughData):
             played.replay.sample(request)
         return
-    contents = Contents(played.spec, played.episodes)
     for _ in range(batches):
-        batch = played.replay.sample(request)
-        assert_sequences(played.spec, contents, batch, drawn(batch, items), request)
+        assert_drawn(played, played.replay.sample(request), request, stack, known)
 
 
-@given(KINDS, HISTORIES, st.lists(requests(), min_size=3, max_size=6))
-def test_drawn_sequences_are_those_of_the_model(
-    kind: Kind, history: list[Step], wanted: list[Sequences]
+@each_kind
+@given(KINDS, HISTORIES, st.data())
+def test_what_is_drawn_is_that_of_the_model(
+    requests: st.SearchStrategy[Request], kind: Kind, history: list[Step], data: st.DataObject
 ) -> None:
+    wanted = data.draw(st.lists(requests, min_size=3, max_size=6))
     with a_replay(kind) as played:
         for _ in moments(played, history):
             for request in wanted:
-                check(played, request, kind.stack)
+                check(played, possible(request, kind), kind.stack)
+
+
+@each_kind
+@given(KINDS, HISTORIES, st.data())
+def test_all_of_the_model_is_counted_and_drawn(
+    requests: st.SearchStrategy[Request], kind: Kind, history: list[Step], data: st.DataObject
+) -> None:
+    request: Any = possible(data.draw(requests), kind)
+    if not isinstance(request, Episodes):
+        request = request._replace(draw="steps", fields=["reward"])
+    with a_replay(kind) as played:
+        assert played.replay.count(request) == 0
+        for _ in moments(played, history):
+            known = drawable(played, request, kind.stack)
+            count = len(known)
+            assert played.replay.count(request) == count
+            if not count:
+                continue
+            batch = played.replay.sample(request._replace(batch_size=30 * count))
+            assert set(batch.ids.tolist()) == set(known)
+            if isinstance(request, Episodes):
+                continue
+            distinct = request._replace(draw="distinct", batch_size=count)
+            assert sorted(played.replay.sample(distinct).ids.tolist()) == sorted(known)
+            with pytest.raises(NotEnoughData, match=rf"\b{count + 1} .*\b{count}\b"):
+                played.replay.sample(distinct._replace(batch_size=count + 1))
+
+
+def every_id(played: Played) -> set[int]:
+    """The ids of all rows, and some that no row has."""
+    rows = {row.id for episode in played.episodes for row in episode.rows}
+    newest = max(rows, default=0)
+    return rows | set(range(-2, newest + 3))
+
+
+@pytest.mark.proof
+@each_kind
+@given(KINDS, HISTORIES, st.data(), st.randoms())
+def test_what_is_taken_by_ids_is_that_of_the_model(
+    requests: st.SearchStrategy[Request],
+    kind: Kind,
+    history: list[Step],
+    data: st.DataObject,
+    random: Random,
+) -> None:
+    """Of an episode, also the rest from any of its rows."""
+    request = possible(data.draw(requests), kind)
+    if not isinstance(request, Episodes):
+        request = request._replace(draw="steps")
+    with a_replay(kind) as played:
+        for _ in moments(played, history):
+            known = drawable(played, request, kind.stack)
+            if isinstance(request, Episodes):
+                is_shifted = request.align == "transition"
+                known = {
+                    item.places[first].id: Item(item.places[first:])
+                    for item in known.values()
+                    for first in range(len(item.places) - is_shifted)
+                }
+            for row in sorted(every_id(played) - set(known)) if played.replay.is_bound else ():
+                with pytest.raises(NotEnoughData, match=rf"\bid {row} "):
+                    played.replay.take(request, np.array([*sorted(known)[:1], row]))
+            if known:
+                ids = random.choices(sorted(known), k=random.randint(1, 20))
+                batch = played.replay.take(request, np.array(ids))
+                assert_drawn(played, batch, request, kind.stack, known)
+                assert batch.ids.tolist() == ids
+
+
+@pytest.mark.proof
+@given(KINDS, HISTORIES, st.randoms())
+def test_rows_of_a_field_are_those_of_the_model(
+    kind: Kind, history: list[Step], random: Random
+) -> None:
+    with a_replay(kind) as played:
+        for _ in moments(played, history):
+            rows = [row for episode in played.episodes for row in episode.rows]
+            known = {row.id for row in rows}
+            if not played.replay.is_bound:
+                continue
+            field = random.choice(played.spec.fields)
+            for row_id in sorted(every_id(played) - known):
+                with pytest.raises(NotEnoughData, match=rf"\bid {row_id} "):
+                    played.replay.field_rows(field.name, np.array([*sorted(known)[:1], row_id]))
+            if known:
+                values = numbered(rows)[field.name]
+                expected = dict(zip([row.id for row in rows], values, strict=True))
+                ids = random.choices(sorted(known), k=random.randint(1, 20))
+                for _ in range(2):
+                    found = played.replay.field_rows(field.name, np.array(ids))
+                    assert found.dtype == field.numpy_dtype
+                    assert (found == np.array([expected[i] for i in ids])).all()
+                    found[...] = 0  # belongs to the caller
+
+
+def test_unknown_fields_and_ids_of_another_form_are_refused() -> None:
+    with a_replay(Kind()) as played:
+        for step in busy_history(5):
+            played.add(step)
+        with pytest.raises(ValueError, match=r"^name: .*observation/place.*'observation'$"):
+            played.replay.field_rows("observation", np.array([0]))
+        with pytest.raises(ValueError, match=r"^ids: .*integers \[B\].*float64"):
+            played.replay.field_rows("reward", np.array([0.5]))
+        for ids in (np.zeros(0, int), np.zeros((1, 1), int), np.zeros(2), np.array([True])):
+            with pytest.raises(ValueError, match=rf"^ids: .*integers \[B\].*{ids.dtype} "):
+                played.replay.take(Sequences(1, 2), ids)
 
 
 @pytest.mark.proof
@@ -137,3 +275,14 @@ def test_the_pair_of_a_final_row_and_a_reset_is_no_transition() -> None:
         crossing = batch.observation["place"][..., 1] != batch.next_observation["place"][..., 1]
         assert (batch.mask == ~crossing).all()
         assert (batch.lengths == batch.mask.sum(axis=1)).all()
+
+
+def test_both_observations_are_views_into_the_same_frames() -> None:
+    """Five frames for two stacks of four."""
+    with a_replay(Kind(False, None, 4, "zero")) as played:
+        whole_episodes(played, [20])
+        batch = played.replay.sample_transitions(8)
+        now, then = batch.observation["frame"], batch.next_observation["frame"]
+        assert now.shape == then.shape == (8, 4, 4, 32)
+        assert np.shares_memory(now, then)
+        assert (now[:, 1:] == then[:, :-1]).all()

@@ -21,15 +21,7 @@ from stepwell.buffers.sampling.batch import TransitionBatch
 from stepwell.buffers.sampling.requests import Sequences, Transitions
 from support.chi_square import assert_shares
 from support.models.replay_histories import HISTORIES, KINDS, Kind, a_replay, busy_history
-from support.models.replay_model import (
-    Contents,
-    assert_sequences,
-    assert_transitions,
-    by_id,
-    drawn,
-    sequences,
-    transitions,
-)
+from support.models.replay_model import assert_drawn, drawable
 from support.rows.replay_rows import Played, Step
 
 EPSILON = 1e-6  # added to every priority
@@ -73,29 +65,6 @@ class PriorityModel:
         np.testing.assert_allclose(batch.weights, expected, rtol=1e-4)
 
 
-def ids_of(played: Played, request: Sequences | Transitions, stack: int = 1) -> list[int]:
-    """The ids of all items that can be drawn."""
-    if isinstance(request, Transitions):
-        return [step.row.id for step in transitions(played.episodes, request, stack)]
-    return list(by_id(sequences(played.episodes, request, stack), request))
-
-
-def assert_batch(
-    played: Played, batch: Batch | TransitionBatch, request: Sequences | Transitions, stack: int
-) -> None:
-    """Check that the rows of a batch are those of its ids."""
-    contents = Contents(played.spec, played.episodes)
-    if isinstance(request, Transitions):
-        assert isinstance(batch, TransitionBatch)
-        steps = {step.row.id: step for step in transitions(played.episodes, request, stack)}
-        some = [steps[row] for row in batch.ids.tolist()]
-        assert_transitions(played.spec, contents, batch, some, request)
-    else:
-        assert isinstance(batch, Batch)
-        items = by_id(sequences(played.episodes, request, stack), request)
-        assert_sequences(played.spec, contents, batch, drawn(batch, items), request)
-
-
 KINDS_OF_ITEM: list[Sequences | Transitions] = [
     Transitions(16, draw="priorities", beta=0.5),
     Transitions(16, n_step=3, draw="priorities", beta=1.0),
@@ -120,14 +89,13 @@ def test_priorities_agree_with_a_dictionary(
         model, seen = PriorityModel(kind.new_priority), [7_000_000]
         for step in history:
             played.add(step)
-            model.follow(ids_of(played, request, kind.stack))
+            model.follow(list(drawable(played, request, kind.stack)))
             if not model.priorities:
                 with pytest.raises(NotEnoughData):
                     played.replay.sample(request)
                 continue
             batch = played.replay.sample(request)
-            assert set(batch.ids.tolist()) <= set(model.priorities)
-            assert_batch(played, batch, request, kind.stack)
+            assert_drawn(played, batch, request, kind.stack)
             model.assert_weights(batch, request.beta)
             seen += batch.ids.tolist()
             some = random.sample(seen, min(len(seen), 8))
@@ -146,7 +114,7 @@ def test_items_are_drawn_in_proportion_to_their_priorities(
         for step in busy_history(20):
             played.add(step)
         model, rng = PriorityModel(), np.random.default_rng(0)
-        model.follow(ids_of(played, request_))
+        model.follow(list(drawable(played, request_)))
         ids = np.array(list(model.priorities))
         played.replay.sample(request_)
         some = rng.permutation(ids)[: len(ids) * 3 // 4]
@@ -235,7 +203,7 @@ def test_a_checkpoint_restores_the_priorities(
         assert ids(played) == expected
         # Rows stored after the checkpoint can be drawn too, with the largest priority.
         played.add(Step(0, 5), Step(1, 9))
-        assert_batch(played, played.replay.sample(request_), request_, 1)
+        assert_drawn(played, played.replay.sample(request_), request_)
 
 
 @pytest.mark.parametrize("alpha", [0.0, 1.0])
