@@ -422,7 +422,7 @@ buffers/sampling/priorities.py
   a mass on a border finds the leaf before
   - self._inner_ends.searchsorted(masses, "right")
   + self._inner_ends.searchsorted(masses, "left")
-  tests/buffers/sampling/test_priorities.py::test_each_mass_finds_the_leaf_that_contains_it
+  tests/buffers/sampling/test_priorities.py::test_leaves_sums_and_search_agree_with_a_plain_list_after_any_changes
   tests/buffers/base/test_native.py::test_points_on_borders_find_the_same_ids
   ids may enter again below the oldest one
   - _joined(np.maximum(first_ids, self._gone), first_ids + counts)
@@ -460,7 +460,7 @@ buffers/sampling/sequences.py
   padding is what the memory held
   - rows[~mask] = 0
   + rows[~mask] = rows[~mask]
-  tests/buffers/sampling/test_batch_forms.py::test_padding_is_zero_in_reused_memory
+  tests/buffers/sampling/test_batch_forms.py::test_a_refilled_batch_equals_a_new_one
   padding before has a row too few
   - first = np.maximum(first + self._item - length, 0)
   + first = np.maximum(first + self._item - length + 1, 0)
@@ -485,7 +485,7 @@ buffers/sampling/transitions.py
   a transition that begins in an earlier chunk has its first row
   - slots[of] = there[:, SLOT] + row
   + slots[of] = there[:, SLOT]
-  tests/buffers/base/test_native.py::test_transitions_are_found_in_the_same_rows
+  tests/buffers/sampling/test_modes_against_the_model.py::test_what_is_drawn_is_that_of_the_model
 buffers/spec/exact_values.py
   a float is taken for an unsigned number
   - _OTHER_KINDS = ("fi", "fu",
@@ -542,7 +542,7 @@ buffers/storage/chunk_index.py
   an episode may begin in its middle
   - if chunk.first_row != 0 and not chunk.starts_late:
   + if chunk.first_row < 0 and not chunk.starts_late:
-  tests/buffers/storage/test_chunk_index.py::test_a_stream_cannot_continue_an_earlier_episode
+  tests/buffers/storage/test_chunk_index.py::test_a_chunk_that_cannot_follow_is_refused
 buffers/storage/disk/appender.py
   an evicted segment that a checkpoint needs is removed
   -         if number in self._needed:
@@ -666,7 +666,7 @@ buffers/storage/patches.py
   numpy begins a row of deltas one row early
   - low = int(ends[start])
   + low = int(ends[start - 1])
-  tests/buffers/storage/test_deltas.py::test_both_paths_refuse_the_same_deltas_or_restore_the_same_rows
+  tests/buffers/storage/test_patches.py::test_both_paths_refuse_the_same_deltas_or_restore_the_same_rows
   numpy takes a patch's places from the anchor
   - place = sums[1:] - np.repeat(sums[borders[:-1] - begin], counts)
   + place = sums[1:]

@@ -299,14 +299,6 @@ def test_rows_that_come_again_as_another_chunk_leave_the_first_one_as_it_was(
         assert payload(storage, position) == payload(copied, position)
 
 
-def test_rows_that_are_left_out_are_not_written_to() -> None:
-    """Another storage may get them."""
-    chunk, storage = whole_chunk(), MemoryStorage(SPECS[0])
-    before = {name: rows.copy() for name, rows in chunk.fields.items()}
-    storage.add([replace(chunk, fields={n: rows[:60] for n, rows in chunk.fields.items()})])
-    assert all(np.array_equal(chunk.fields[name], before[name]) for name in before)
-
-
 def test_a_pickled_chunk_has_its_rows_alone() -> None:
     chunk = whole_chunk()
     found = pickle.loads(pickle.dumps(chunk))
@@ -501,17 +493,6 @@ def test_only_large_rows_that_are_stored_as_they_are_can_stay(
     assert memories.EnvRows.can_hold(spec) == can
     wide = Field("info/wide", "uint8", (36 * 4,), "raw")
     assert not memories.EnvRows.can_hold(replace(SPECS[0], fields=(*SPECS[0].fields, wide)))
-
-
-def test_no_room_reaches_the_rows_that_are_not_taken() -> None:
-    loop = Loop(SPECS[0], 1, 64, None)
-    loop.play(60)
-    loop.buffer.observe(loop.values(1), is_first=np.array([True]))  # no chunk of its own yet
-    (chunk,) = loop.buffer.take(everything=True)
-    rows = loop.buffer._large
-    assert rows is not None
-    assert chunk.place is not None
-    assert chunk.place.stop < rows.offset(0, 60)
 
 
 def test_a_result_that_is_not_known_yet_is_written_to_new_memory() -> None:

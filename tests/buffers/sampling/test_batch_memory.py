@@ -1,15 +1,18 @@
-"""The memory of large batches is used again, but never while something refers to it."""
+"""The memory of large batches is used again, but not while it is referred to; or is refused."""
 
 from __future__ import annotations
 
 import gc
+import sys
+from collections.abc import Callable
 from threading import Thread
 from typing import Any
 
 import numpy as np
 import pytest
 
-from stepwell.buffers import Chunk, End, Field, SequenceReplayBuffer, Spec
+from stepwell.buffers import Chunk, End, Field, SequenceReplayBuffer, Spec, Transitions
+from stepwell.buffers.rows.row_memory import SpareMemory
 
 ROWS = 400
 
@@ -101,3 +104,45 @@ def test_threads_do_not_share_the_memory_of_a_batch(replay: SequenceReplayBuffer
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+# --- batches that do not fit ---
+
+MANY = 10**12
+
+
+@pytest.mark.parametrize("count", [MANY, 10**19])
+@pytest.mark.parametrize(
+    ("draw", "what"),
+    [
+        (lambda replay, n: replay.sample_transitions(n), "a batch of {} items"),
+        (lambda replay, n: replay.sample_sequences(n, 8), "a batch of {} items"),
+        (lambda replay, n: replay.sample_sequences(4, n), "a batch of 4 items"),
+        (lambda replay, n: replay.sample_episodes(n), "a batch of {} items"),
+        (lambda replay, n: replay.sample_transitions(4, n_step=n), "n_step={}"),
+        (lambda replay, n: next(iter(replay.loader(Transitions(n)))), "a batch of {} items"),
+    ],
+    ids=["transitions", "sequences", "long", "episodes", "n_step", "loader"],
+)
+def test_a_batch_beyond_free_memory(
+    replay: SequenceReplayBuffer,
+    draw: Callable[[SequenceReplayBuffer, int], object],
+    what: str,
+    count: int,
+) -> None:
+    with pytest.raises(
+        MemoryError,
+        match=rf"^{what.format(count)} takes [\d.]+ GB of memory, expected at most the [\d.]+ GB "
+        rf"that are free: (draw fewer, or shorter ones|take a smaller n_step)$",
+    ):
+        draw(replay, count)
+    assert len(replay.sample_transitions(4).reward) == 4
+
+
+def test_memory_that_cannot_be_had_leaves_no_half_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", seen.append)
+    with pytest.raises(MemoryError):
+        SpareMemory(1 << 60).lend()
+    gc.collect()
+    assert seen == []

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from stepwell.buffers import End, NotEnoughData
@@ -55,26 +55,6 @@ REQUESTS: list[Request] = [
     Episodes(3),
     Episodes(2, "transition"),
 ]
-
-
-@pytest.mark.parametrize("request_", REQUESTS, ids=str)
-@pytest.mark.parametrize(("shuffle", "capacity"), [(True, None), (False, 64)])
-def test_an_epoch_has_each_item_once(
-    request_: Request, shuffle: bool, capacity: int | None
-) -> None:
-    with a_replay(Kind(capacity=capacity)) as played:
-        for step in busy_history(25):
-            played.add(step)
-        expected = everything(played, request_)
-        epoch = played.replay.epoch(request_, shuffle=shuffle)
-        batches: list[Any] = list(epoch)
-        assert len(batches) == len(epoch) == -(-len(expected) // request_.batch_size)
-        assert {len(batch.ids) for batch in batches[:-1]} <= {request_.batch_size}
-        found = taken(played, batches, request_)
-        assert Counter(found) == Counter(expected)
-        again = taken(played, epoch, request_)
-        assert Counter(again) == Counter(expected)
-        assert (again != found) == shuffle
 
 
 @pytest.mark.parametrize("stride", [2, 5])
@@ -180,9 +160,10 @@ def test_a_pass_ends_with_its_last_batch() -> None:
         assert first != second == taken(played, other, request)
 
 
-@given(KINDS, HISTORIES, st.sampled_from(REQUESTS), st.integers(1, 4))
+@given(KINDS, HISTORIES, st.sampled_from(REQUESTS), st.integers(1, 4), st.booleans())
+@example(Kind(), [*busy_history(25)], REQUESTS[0], 1, True)
 def test_epochs_over_any_history_have_each_item_once(
-    kind: Kind, history: list[Step], request: Request, shards: int
+    kind: Kind, history: list[Step], request: Request, shards: int, shuffle: bool
 ) -> None:
     with a_replay(kind) as played:
         for _ in moments(played, history, count=1):
@@ -190,10 +171,18 @@ def test_epochs_over_any_history_have_each_item_once(
         expected = everything(played, request)
         if len(expected) < shards:
             return
-        epochs = [played.replay.epoch(request, shard=(k, shards)) for k in range(shards)]
+        epochs = [
+            played.replay.epoch(request, shard=(k, shards), shuffle=shuffle) for k in range(shards)
+        ]
         parts = [taken(played, epoch, request) for epoch in epochs]
         assert Counter(itertools.chain(*parts)) == Counter(expected)
         assert max(map(len, parts)) - min(map(len, parts)) <= 1
         # A shard has the same items in every pass.
         for epoch, part in zip(epochs, parts, strict=True):
-            assert Counter(taken(played, epoch, request)) == Counter(part)
+            batches = list(epoch)
+            assert len(batches) == len(epoch) == -(-len(part) // request.batch_size)
+            assert {len(batch.ids) for batch in batches[:-1]} <= {request.batch_size}
+            again = taken(played, batches, request)
+            assert Counter(again) == Counter(part)
+            if not shuffle or len(part) > 20:
+                assert (again != part) == shuffle

@@ -110,11 +110,6 @@ def test_one_thread_gives_the_same_batches_as_no_loader(prefetch: int, reuse: bo
             np.testing.assert_array_equal(batch, own.random(4))
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-def test_all_items_of_an_iterable_are_given_in_order(threads: int) -> None:
-    assert list(Loader(range(200), threads=threads, prefetch=3)) == list(range(200))
-
-
 def test_the_order_is_that_of_the_source_even_if_later_batches_are_ready_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -250,16 +245,6 @@ def test_no_thread_runs_before_the_first_batch_or_after_the_block() -> None:
     batches.close()
     with pytest.raises(ValueError, match=r"\bloader\b.*\bclosed\b"):
         next(batches)
-
-
-def test_a_closed_loader_holds_no_batch() -> None:
-    draw = Counting()
-    batches = Loader(draw, prefetch=3)
-    first = next(batches)
-    wait_until(lambda: draw.made == 4)
-    batches.close()
-    assert first.number == 0
-    assert len(draw.died) == 3
 
 
 def take_one_and_close(draw: Counting) -> None:

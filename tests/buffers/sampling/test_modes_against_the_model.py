@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepwell.buffers import NotEnoughData
+from stepwell.buffers import End, NotEnoughData
+from stepwell.buffers.base import native
+from stepwell.buffers.sampling import row_reader
 from stepwell.buffers.sampling.requests import (
     Align,
     Borders,
@@ -75,14 +77,18 @@ def possible(request: Any, kind: Kind) -> Any:
 
 
 def check(played: Played, request: Request, stack: int, batches: int = 1) -> None:
-    """A request agrees with the model, or is refused where the model has no item."""
+    """By both paths, a request agrees with the model, or is refused where it has no item."""
     known = drawable(played, request, stack)
     if not known:
         with pytest.raises(NotEnoughData):
             played.replay.sample(request)
         return
     for _ in range(batches):
-        assert_drawn(played, played.replay.sample(request), request, stack, known)
+        for core in {native.core, None}:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(native, "core", core)
+                batch = played.replay.sample(request)
+            assert_drawn(played, batch, request, stack, known)
 
 
 @each_kind
@@ -214,6 +220,24 @@ def test_blocks_and_chunks_of_long_episodes_are_joined(borders: Borders, length:
         check(played, Sequences(6, length, borders=borders), 1, batches=4)
 
 
+def test_rows_are_right_after_their_cache_was_too_large_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with a_replay(Kind()) as played:
+        for step in busy_history(60):
+            played.add(step)
+        monkeypatch.setattr(row_reader, "_MAX_BYTES", 0)
+        check(played, Sequences(500, 1), 1)
+        sampler = played.replay._sampler
+        assert sampler is not None
+        assert sampler._rows.nbytes == 0
+        monkeypatch.undo()
+        for _ in range(30):  # room for more rows is made at some time
+            played.add(Step(0, 40, End.TERMINATED))
+        check(played, Sequences(500, 1), 1)
+        assert sampler._rows.nbytes > 0
+
+
 @pytest.mark.parametrize("draw", get_args(Draw))
 @pytest.mark.parametrize("borders", get_args(Borders))
 def test_an_empty_replay_has_nothing_to_draw(draw: Draw, borders: Borders) -> None:
@@ -221,6 +245,13 @@ def test_an_empty_replay_has_nothing_to_draw(draw: Draw, borders: Borders) -> No
         return
     with a_replay(Kind()) as played, pytest.raises(NotEnoughData):
         played.replay.sample_sequences(1, 2, borders=borders, draw=draw)
+
+
+def test_stacks_of_an_env_that_stacks_no_frames_are_refused() -> None:
+    with a_replay(Kind()) as played:
+        whole_episodes(played, [5])
+        with pytest.raises(ValueError, match=r"^stack=True: .*\bframes\b"):
+            played.replay.sample_sequences(1, 2, stack=True)
 
 
 def test_too_few_rows_are_refused_with_both_numbers() -> None:
@@ -257,14 +288,6 @@ def test_sequences_longer_than_all_episodes_need_padding_or_crossing() -> None:
             played.replay.sample_sequences(1, 20)
         for borders in ("cross", "pad_after", "pad_before"):
             played.replay.sample_sequences(100, 20, borders=borders)
-
-
-@pytest.mark.parametrize("draw", NEVER)
-def test_crossing_sequences_refuse_draw_modes_of_episodes(draw: Any) -> None:
-    with a_replay(Kind()) as played:
-        whole_episodes(played, [10] * 5)
-        with pytest.raises(ValueError, match=rf"draw=['\"]{draw}['\"]: .*cross"):
-            played.replay.sample_sequences(1, 3, borders="cross", draw=draw)
 
 
 def test_the_pair_of_a_final_row_and_a_reset_is_no_transition() -> None:

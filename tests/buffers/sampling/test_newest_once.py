@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -167,11 +166,3 @@ def test_each_transition_is_drawn_once_and_in_order(n_step: int) -> None:
             assert found[: len(new)] == new
             seen |= set(new)
             assert_drawn(played, batch, request, known=steps)
-
-
-@pytest.mark.parametrize("borders", ["pad_after", "pad_before"])
-def test_padded_sequences_have_no_queue(borders: Any) -> None:
-    with a_replay(Kind()) as played:
-        played.add(Step(0, 10))
-        with pytest.raises(ValueError, match=rf"draw=['\"]newest['\"].*{borders}"):
-            played.replay.sample_sequences(2, 3, borders=borders, draw="newest")

@@ -175,37 +175,6 @@ def test_an_update_of_evicted_rows_changes_no_other_row(is_on_disk: bool) -> Non
         assert (played.replay.sample(request).weights == 1).all()
 
 
-@pytest.mark.proof
-@pytest.mark.parametrize("request_", KINDS_OF_ITEM, ids=str)
-def test_a_checkpoint_restores_the_priorities(
-    request_: Sequences | Transitions, tmp_path: Path
-) -> None:
-    def ids(played: Played) -> list[list[Any]]:
-        found = []
-        for _ in range(5):
-            batch = played.replay.sample(request_)
-            found.append([batch.ids.tolist(), batch.weights.tolist()])
-        return found
-
-    with Played(path=tmp_path / "store", capacity=150) as played:
-        for step in busy_history(60):
-            played.add(step)
-        batch = played.replay.sample(request_)
-        values = np.linspace(0.1, 30, len(batch.ids))
-        played.replay.update_priorities(batch.ids, values)
-        played.replay.save_checkpoint()
-        expected = ids(played)
-        played.restart()
-        played.replay.load_checkpoint()
-        assert ids(played) == expected
-        played.replay.update_priorities(batch.ids, values[::-1].copy())
-        played.replay.load_checkpoint()
-        assert ids(played) == expected
-        # Rows stored after the checkpoint can be drawn too, with the largest priority.
-        played.add(Step(0, 5), Step(1, 9))
-        assert_drawn(played, played.replay.sample(request_), request_)
-
-
 @pytest.mark.parametrize("alpha", [0.0, 1.0])
 def test_alpha_is_the_exponent_of_the_priorities(alpha: float) -> None:
     request = Transitions(2_000, draw="priorities", beta=0.0, stack=False)

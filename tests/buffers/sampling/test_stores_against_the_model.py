@@ -82,8 +82,7 @@ def of_store(number: int, episodes: Sequence[ModelEpisode]) -> list[ModelEpisode
     ]
 
 
-@pytest.mark.proof
-@pytest.mark.parametrize("weights", [None, [1.0, 3.0, 0.5]])
+@pytest.mark.parametrize("weights", [None, pytest.param([1.0, 3.0, 0.5], marks=pytest.mark.proof)])
 def test_joined_stores_are_drawn_from_like_single_ones(weights: Any, stack: ExitStack) -> None:
     specs = [SPEC, SPEC.with_codecs({"info": "raw", "observation": "raw"}), SPEC]
     stores = [
@@ -102,6 +101,14 @@ def test_joined_stores_are_drawn_from_like_single_ones(weights: Any, stack: Exit
             each for number, store in enumerate(stores) for each in of_store(number, store.episodes)
         ]
         check(many, SPEC, episodes)
+        found = [(each.id, each.stream, each.first_row, each.rows) for each in many.iter_episodes()]
+        assert found == [
+            ((k << 48) + each.id, (k << 32) + each.stream, each.head, len(each.rows))
+            for k, store in enumerate(stores)
+            for each in store.episodes
+        ]
+        assert many.steps == sum(store.replay.steps for store in stores)
+        assert len(many) == sum(len(store.replay) for store in stores)
         for step in busy_history(5):
             stores[turn % 3].add(step._replace(stream=step.stream + 10 * (turn % 3)))
         assert many.refresh()

@@ -6,13 +6,12 @@ import errno
 import io
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from stepwell.buffers.storage.disk.files import Files, replace_file, write_at
+from support.crash.other_processes import line_of, python
 
 
 def test_short_writes_are_continued(tmp_path: Path) -> None:
@@ -53,13 +52,6 @@ def test_a_replaced_file_gets_its_name_when_it_is_complete(tmp_path: Path) -> No
     assert os.listdir(tmp_path) == ["a"]
 
 
-def test_reading_stops_at_the_end_of_the_file(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(b"abcdef")
-    with Files().open(tmp_path / "a") as file:
-        assert Files().pread(file, 100, 2) == b"cdef"
-        assert Files().pread(file, 100, 6) == b""
-
-
 def test_mapped_bytes_are_read_only_and_stay_after_their_file_is_removed(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"abcdef")
     with Files().open(tmp_path / "a") as file:
@@ -90,15 +82,6 @@ def test_without_fallocate_the_free_disk_space_is_checked(
             Files().allocate(file, 1 << 60)
 
 
-def test_a_lock_is_exclusive_and_freed_by_closing(tmp_path: Path) -> None:
-    one, other = (Files().open_to_write(tmp_path / "LOCK") for _ in range(2))
-    with one, other:
-        assert Files().lock(one)
-        assert not Files().lock(other)
-        one.close()
-        assert Files().lock(other)
-
-
 HOLDER = """
 import os, sys, time
 from pathlib import Path
@@ -116,12 +99,8 @@ time.sleep(60)
 @pytest.mark.proof
 def test_forked_workers_of_a_killed_writer_do_not_keep_its_lock(tmp_path: Path) -> None:
     path = tmp_path / "LOCK"
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(path)], stdout=subprocess.PIPE, text=True
-    )
-    assert holder.stdout is not None
-    with holder.stdout:
-        worker = int(holder.stdout.readline())
+    with python(HOLDER, path) as holder:
+        worker = int(line_of(holder))
         try:
             with Files().open_to_write(path) as file:
                 assert not Files().lock(file)
@@ -131,5 +110,3 @@ def test_forked_workers_of_a_killed_writer_do_not_keep_its_lock(tmp_path: Path) 
                 assert Files().lock(file)
         finally:
             os.kill(worker, signal.SIGKILL)
-            holder.kill()
-            holder.wait()

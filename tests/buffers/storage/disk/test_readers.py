@@ -17,7 +17,7 @@ from stepwell.buffers.storage.disk import snapshot
 from stepwell.buffers.testing import assert_holds, chunk_of, play
 from support.crash.disk_faults import NoSyncFiles
 from support.disk_stores import assert_same_index, create, read_all, reopen
-from support.rows.numbered_rows import assert_right, follow, write_fast
+from support.rows.followed_rows import assert_right, follow, write_fast
 
 RINGS: dict[str, dict[str, int]] = {
     "dataset": {},
@@ -185,10 +185,10 @@ def test_processes_that_follow_a_writer_see_only_right_rows(
 ) -> None:
     path = tmp_path / "a"
     is_full = request.config.getoption("--full")
-    calls = 4_000 if is_full else 1_600
+    chunks = 12_000 if is_full else 4_800
     with ProcessPoolExecutor(3, mp_context=PROCESSES) as pool:
         readers = [pool.submit(follow, path) for _ in range(2)]
-        evicted = pool.submit(write_fast, path, calls, capacity).result()
+        evicted = pool.submit(write_fast, path, chunks, capacity).result()
         found = [reader.result() for reader in readers]
     assert (evicted > 500) == (capacity is not None)
     for states, rows, drawn in found:

@@ -54,19 +54,6 @@ def test_after_a_failure_the_writer_refuses_more_rows(tmp_path: Path) -> None:
         storage.add([chunk_of(2)])
 
 
-def test_a_full_disk_is_reported_with_the_bytes_needed_and_free(tmp_path: Path) -> None:
-    class Full(NoSyncFiles):
-        def allocate(self, file: object, nbytes: int) -> None:
-            raise OSError(28, "No space left on device")
-
-    with DiskStorage.create(tmp_path / "a", SPEC, files=Full()) as storage:
-        message = rf"{tmp_path}/a\b.*\b\d{{7}} bytes\b.*\b\d+\b.*\bfree\b"
-        with pytest.raises(StoreFailed, match=message):
-            storage.add([chunk_of(0)])
-        assert len(storage.index) == 0
-    assert sorted(os.listdir(tmp_path / "a")) == ["LOCK", "manifest.json"]
-
-
 class Watching(Files):
     """Lists the calls that make data durable."""
 
@@ -297,9 +284,15 @@ def test_wrong_data_of_a_committed_slot_is_neither_read_nor_dropped(
             for position in range(len(ALL)):
                 if position == slot:
                     record = storage.index.record(position)
-                    place = rf"\boffset {record.offset}\b.*\bepisode {record.episode}\b"
-                    with pytest.raises(StoreCorrupt, match=place):
-                        storage.payload(position)
+                    last = record.first_row + record.stored_rows - 1
+                    place = (
+                        rf"^{segment_path(path, 0)}\b.*\b{record.nbytes}\b.*"
+                        rf"\boffset {record.offset}\b.*\brows {record.first_row} to {last}\b.*"
+                        rf"\bepisode {record.episode}\b.*\bstepwell repair {path}\b"
+                    )
+                    for read in (storage.payload, storage.encoded):
+                        with pytest.raises(StoreCorrupt, match=place):
+                            read(position)
                 else:
                     storage.payload(position)
 
