@@ -380,7 +380,7 @@ buffers/sampling/draws.py
   recent draws are the oldest
   - numbers = np.maximum(_uniform(rng, total, count), _uniform(rng, total, count))
   + numbers = np.minimum(_uniform(rng, total, count), _uniform(rng, total, count))
-  tests/buffers/sampling/test_draw_frequencies.py::test_frequencies_of_transitions_match_their_mode
+  tests/buffers/sampling/test_draw_frequencies.py::test_frequencies_match_their_mode
   the last window of a drawn episode never comes
   - rng.integers(start, stop + 1)
   + rng.integers(start, np.maximum(stop, start + 1))
@@ -562,7 +562,7 @@ buffers/storage/disk/files.py
   -         files.fsync(file)
   -     files.rename(temporary, path)
   +     files.rename(temporary, path)
-  tests/buffers/storage/disk/test_files.py::test_a_replaced_file_gets_its_name_when_it_is_complete
+  tests/buffers/storage/disk/test_recovery.py::test_the_order_of_the_calls_is_safe_against_a_loss_of_power
   links are followed
   - flags | os.O_NOFOLLOW | os.O_NONBLOCK
   + flags | os.O_NONBLOCK

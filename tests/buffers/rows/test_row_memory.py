@@ -209,31 +209,12 @@ def test_kept_rows_are_stored_as_copied_ones_are(
     loop.check()
 
 
-def filled(storage: MemoryStorage, steps: int, *, take_every: int = 100) -> EpisodeBuffer:
-    """Rows of one env that count upwards."""
-    buffer = EpisodeBuffer(SPECS[0], 1, chunk_rows=64)
-    for step in range(steps):
-        play(buffer, step, is_first=step == 0)
-        if buffer.is_due or step % take_every == take_every - 1:
-            storage.add(buffer.take(everything=True))
-    return buffer
-
-
-def play(buffer: EpisodeBuffer, step: int, *, is_first: bool = False) -> None:
-    values: dict[str, np.ndarray] = {
-        "observation": np.full((1, *ROW), step % 256, np.uint8),
-        "reward": np.zeros(1),
-        OBSERVED.name: np.array([True]),
-    }
-    buffer.observe(values, is_first=np.array([True]) if is_first else None)
-    buffer.act({"action": np.zeros(1, np.int64)})
-
-
 def test_a_filled_memory_is_kept_and_one_that_is_not_is_copied() -> None:
     """Three quarters of it: the rest is all that a kept memory can waste."""
     for rows, is_kept in ((64, True), (58, True), (40, False), (3, False)):
-        storage = MemoryStorage(SPECS[0])
-        filled(storage, rows, take_every=rows)
+        loop, storage = Loop(SPECS[0], 1, 64, None), MemoryStorage(SPECS[0])
+        loop.play(rows)
+        storage.add(loop.buffer.take(everything=True))
         stored = storage.index.records["nbytes"].sum()
         assert (storage._slabs[-1].memory is None) == is_kept
         assert stored <= storage.nbytes
@@ -243,35 +224,30 @@ def test_a_filled_memory_is_kept_and_one_that_is_not_is_copied() -> None:
 
 def test_a_limit_in_bytes_is_kept_to_by_copying() -> None:
     storage = MemoryStorage(SPECS[0], capacity_bytes=1 << 20)
-    most = 0
-    buffer = EpisodeBuffer(SPECS[0], 1, chunk_rows=64)
-    for step in range(2_000):
-        play(buffer, step, is_first=step == 0)
-        if buffer.is_due:
-            storage.add(buffer.take())
-            most = max(most, storage.nbytes)
+    loop = Loop(SPECS[0], 1, 64, None)
+    for _ in range(32):
+        loop.play(64)
+        storage.add(loop.buffer.take())
+        assert storage.nbytes <= 1 << 20
     assert storage.index.base > 0
-    assert most <= 1 << 20
     assert all(slab.memory is not None for slab in storage._slabs)
 
 
 def test_a_second_storage_copies_what_the_first_one_keeps() -> None:
     storages = [MemoryStorage(SPECS[0]) for _ in range(2)]
-    buffer = EpisodeBuffer(SPECS[0], 1, chunk_rows=64)
-    chunk = whole_chunk(buffer)
+    loop = Loop(SPECS[0], 1, 64, None)
+    chunk = whole_chunk(loop)
     for storage in storages:
         storage.add([chunk])
     assert [storage._slabs[-1].memory is None for storage in storages] == [True, False]
-    for _ in range(64):
-        play(buffer, 200)
+    loop.play(64)
     assert payload(storages[0], 0) == payload(storages[1], 0)
 
 
-def whole_chunk(buffer: EpisodeBuffer | None = None) -> Chunk:
-    buffer = buffer or EpisodeBuffer(SPECS[0], 1, chunk_rows=64)
-    for step in range(64):
-        play(buffer, step, is_first=step == 0)
-    (chunk,) = buffer.take()
+def whole_chunk(loop: Loop | None = None) -> Chunk:
+    loop = loop or Loop(SPECS[0], 1, 64, None)
+    loop.play(64)
+    (chunk,) = loop.buffer.take()
     assert chunk.place is not None
     return chunk
 
@@ -335,14 +311,12 @@ def test_little_memory_is_held_ready() -> None:
 @pytest.mark.proof
 def test_a_full_replay_fills_the_memory_that_it_evicts() -> None:
     storage = MemoryStorage(SPECS[0], capacity=640)
-    buffer = EpisodeBuffer(SPECS[0], 1, chunk_rows=40)
-    addresses = set()
-    for step in range(8_000):
-        play(buffer, step, is_first=step == 0)
-        if buffer.is_due:
-            chunks = buffer.take()
-            addresses |= {chunk.place.memory.address for chunk in chunks if chunk.place}
-            storage.add(chunks)
+    loop, addresses = Loop(SPECS[0], 1, 40, None), set[int]()
+    for _ in range(200):
+        loop.play(40)
+        chunks = loop.buffer.take()
+        addresses |= {chunk.place.memory.address for chunk in chunks if chunk.place}
+        storage.add(chunks)
     assert len(addresses) <= 640 / 40 + 3
 
 

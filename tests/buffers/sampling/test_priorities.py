@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 
@@ -235,31 +234,6 @@ def test_many_ranges_at_once_enter_and_leave_as_one_after_the_other(
 
 
 # --- many updates, and states ---------------------------------------------------------------------
-
-
-def test_restored_priorities_behave_like_the_original_ones() -> None:
-    rng = np.random.default_rng(0)
-    old = some(0.6, (5 * rng.random(5_000)).tolist(), first=3_000)
-    leave(old, (4_000, 100))
-    old.leave_before(3_500)
-    state = old.state()
-    kept = {name: value for name, value in state.items() if not isinstance(value, np.ndarray)}
-    arrays = {name: value.copy() for name, value in state.items() if name not in kept}
-    new = Priorities(0.6)
-    enter(new, (0, 7))
-    new.restore(json.loads(json.dumps(kept)) | arrays)
-    assert state["ids"].dtype == np.int64
-    assert len(new) == len(old) == 5_000 - 500 - 100
-    streams = [np.random.default_rng(9), np.random.default_rng(9)]
-    for first in range(8_000, 20_000, 500):
-        found = [one.draw(64, rng) for one, rng in zip((old, new), streams, strict=True)]
-        assert found[0][0].tolist() == found[1][0].tolist()
-        assert found[0][1].tolist() == found[1][1].tolist()
-        for one in (old, new):
-            one.update(found[0][0], found[0][1] * 50)
-            enter(one, (first, 500), (first - 3_990, 5))
-            one.leave_before(first - 4_000)
-    assert masses(new) == masses(old)
 
 
 class AgainstADictionary(RuleBasedStateMachine):

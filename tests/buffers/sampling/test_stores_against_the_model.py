@@ -11,19 +11,11 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from stepwell.buffers import DiskStorage, End, SequenceReplayBuffer, Spec
+from stepwell.buffers import DiskStorage, End, SequenceReplayBuffer
 from stepwell.buffers.sampling.requests import Borders, Sequences, Transitions
 from support.disk_stores import spoil
 from support.models.replay_histories import busy_history
-from support.models.replay_model import (
-    Contents,
-    assert_sequences,
-    assert_transitions,
-    by_id,
-    drawn,
-    sequences,
-    transitions,
-)
+from support.models.replay_model import Stored, assert_drawn
 from support.rows.replay_rows import ModelEpisode, Played, Step, numbered_spec
 
 SPEC = numbered_spec(3, "repeat")
@@ -43,19 +35,10 @@ def stack() -> Iterator[ExitStack]:
         yield stack
 
 
-def check(replay: SequenceReplayBuffer, spec: Spec, episodes: Sequence[ModelEpisode]) -> None:
+def check(replay: SequenceReplayBuffer, episodes: Sequence[ModelEpisode]) -> None:
     """All requests agree with the model."""
-    contents = Contents(spec, episodes)
     for request in REQUESTS:
-        if isinstance(request, Transitions):
-            steps = {one.row.id: one for one in transitions(episodes, request, 3)}
-            transition = replay.sample(request)
-            some = [steps[row] for row in transition.ids.tolist()]
-            assert_transitions(spec, contents, transition, some, request)
-        else:
-            items = by_id(sequences(episodes, request, 3), request)
-            batch = replay.sample(request)
-            assert_sequences(spec, contents, batch, drawn(batch, items), request)
+        assert_drawn(Stored(SPEC, episodes), replay.sample(request), request, 3)
 
 
 @pytest.mark.proof
@@ -67,7 +50,7 @@ def test_a_reader_follows_a_writer_from_refresh_to_refresh(stack: ExitStack) -> 
         written.add(next(steps))
     reader = stack.enter_context(SequenceReplayBuffer.open("store", read_only=True, seed=0))
     for _ in range(12):
-        check(reader, SPEC, written.episodes)
+        check(reader, written.episodes)
         for _ in range(6):
             written.add(next(steps))
         assert reader.refresh()
@@ -100,7 +83,7 @@ def test_joined_stores_are_drawn_from_like_single_ones(weights: Any, stack: Exit
         episodes = [
             each for number, store in enumerate(stores) for each in of_store(number, store.episodes)
         ]
-        check(many, SPEC, episodes)
+        check(many, episodes)
         found = [(each.id, each.stream, each.first_row, each.rows) for each in many.iter_episodes()]
         assert found == [
             ((k << 48) + each.id, (k << 32) + each.stream, each.head, len(each.rows))

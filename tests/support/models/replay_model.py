@@ -102,7 +102,7 @@ def whole_episodes(
     return [rows for rows in found if len(rows) > (request.align == "transition")]
 
 
-def drawable(played: Played, request: Request, stack: int = 1) -> dict[int, Any]:
+def drawable(played: Played | Stored, request: Request, stack: int = 1) -> dict[int, Any]:
     """Everything that a request can draw, by the ids that batches give to it."""
     if isinstance(request, Transitions):
         return {step.row.id: step for step in transitions(played.episodes, request, stack)}
@@ -115,8 +115,15 @@ def drawable(played: Played, request: Request, stack: int = 1) -> dict[int, Any]
 # What a draw contains
 
 
+class Stored(NamedTuple):
+    """Rows that were not played into the replay that is drawn from."""
+
+    spec: Spec
+    episodes: Sequence[ModelEpisode]
+
+
 def assert_drawn(
-    played: Played,
+    played: Played | Stored,
     batch: Any,
     request: Request,
     stack: int = 1,
@@ -125,7 +132,7 @@ def assert_drawn(
     """All arrays of a batch are those of what has its ids; returns that.
 
     Args:
-        played: The replay that the batch is from.
+        played: The rows of the replay that the batch is from.
         batch: The batch.
         request: What was asked for.
         stack: Frames of a stack.

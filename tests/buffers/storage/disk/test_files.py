@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stepwell.buffers.storage.disk.files import Files, replace_file, write_at
+from stepwell.buffers.storage.disk.files import Files, write_at
 from support.crash.other_processes import line_of, python
 
 
@@ -22,34 +22,6 @@ def test_short_writes_are_continued(tmp_path: Path) -> None:
     with Files().open_to_write(tmp_path / "a") as file:
         write_at(Short(), file, b"abcdefgh", 2)
     assert (tmp_path / "a").read_bytes() == b"\0\0abcdefgh"
-
-
-def test_a_replaced_file_gets_its_name_when_it_is_complete(tmp_path: Path) -> None:
-    class Watching(Files):
-        calls: list[str]
-
-        def fsync(self, file: io.FileIO) -> None:
-            assert (tmp_path / "a").read_bytes() == b"old"
-            assert (tmp_path / "a.tmp").read_bytes() == b"new"
-            self.calls.append("fsync")
-            super().fsync(file)
-
-        def rename(self, old: Path, new: Path) -> None:
-            self.calls.append("rename")
-            super().rename(old, new)
-
-        def fsync_folder(self, path: Path) -> None:
-            self.calls.append(f"fsync {path.name}")
-            super().fsync_folder(path)
-
-    (tmp_path / "a").write_bytes(b"old")
-    (tmp_path / "a.tmp").write_bytes(b"left by a crash")
-    files = Watching()
-    files.calls = []
-    replace_file(files, tmp_path / "a", b"new")
-    assert files.calls == ["fsync", "rename", f"fsync {tmp_path.name}"]
-    assert (tmp_path / "a").read_bytes() == b"new"
-    assert os.listdir(tmp_path) == ["a"]
 
 
 def test_mapped_bytes_are_read_only_and_stay_after_their_file_is_removed(tmp_path: Path) -> None:
