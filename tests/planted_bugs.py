@@ -657,7 +657,7 @@ buffers/storage/item_counts.py
   rows before the first one are asked for at every beginning
   - head + context * starts_late
   + head + context
-  tests/buffers/storage/test_chunk_index.py::test_windows_with_context_have_stored_context_or_begin_with_the_episode
+  tests/buffers/storage/test_chunk_index.py::test_exactly_the_stored_windows_are_drawn
   truncations are no ends
   - records["end"] & (End.TERMINATED | End.TRUNCATED) != 0
   + records["end"] & End.TERMINATED != 0

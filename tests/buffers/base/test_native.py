@@ -163,15 +163,6 @@ def test_priorities_are_the_same_after_any_calls(
     assert compiled == plain
 
 
-def test_numpy_adds_16_numbers_as_the_core_does() -> None:
-    """If this fails, another numpy adds in another order: sums differ in their last bits."""
-    rows = masses_of(np.random.default_rng(0), 16_000).reshape(-1, 16)
-    pairs = rows[:, :8] + rows[:, 8:]
-    for _ in range(3):
-        pairs = pairs[:, 0::2] + pairs[:, 1::2]
-    assert np.add.reduce(rows, 1).tolist() == pairs[:, 0].tolist()
-
-
 # --- copies ---------------------------------------------------------------------------------------
 
 

@@ -165,30 +165,6 @@ def test_time_major_arrays_are_transposed(played: Played, request_: Any) -> None
             assert turned[name].flags.c_contiguous, name
 
 
-@pytest.mark.parametrize("request_", [*REQUESTS, Episodes(4)], ids=str)
-@pytest.mark.parametrize("draw", ["steps", "episodes"])
-def test_a_seed_determines_the_batches(request_: Any, draw: Any) -> None:
-    """Trap 19: equal seeds agree, others differ, and global state has no influence."""
-    if not isinstance(request_, Episodes):
-        if getattr(request_, "borders", "") == "cross" and draw in ("episodes", "ends"):
-            return
-        request_ = request_._replace(draw=draw)
-    found: list[list[dict[str, np.ndarray]]] = []
-    for seed in (1, 1, 2):
-        np.random.seed(len(found))  # noqa: NPY002
-        with a_replay(Kind(False, None, 3)) as played:
-            played.replay = played.replay.__class__(seed=seed, threads=1)
-            played.replay.bind(played.spec, {})
-            for step in busy_history(15):
-                played.add(step)
-            found.append([copies(played.replay.sample(request_)) for _ in range(3)])
-    for one, other in zip(found[0], found[1], strict=True):
-        assert_same(one, other)
-    ids = [[batch["ids"].tolist() for batch in batches] for batches in found]
-    assert ids[0] != ids[2]
-    assert len({str(batch) for batch in ids[0]}) > 1
-
-
 @pytest.mark.parametrize("request_", REQUESTS, ids=str)
 def test_a_batch_belongs_to_the_caller(played: Played, request_: Request) -> None:
     """I7, trap 21: writing into it, or adding rows, changes nothing elsewhere."""

@@ -19,12 +19,6 @@ from support.crash.disk_faults import NoSyncFiles
 from support.disk_stores import assert_same_index, create, read_all, reopen
 from support.rows.followed_rows import assert_right, follow, write_fast
 
-RINGS: dict[str, dict[str, int]] = {
-    "dataset": {},
-    "ring in steps": {"capacity": 320},
-    "ring in bytes": {"capacity_bytes": 1 << 20},
-}
-
 
 def noisy_chunk(episode: int, rows: int) -> Chunk:
     """An incompressible episode."""
@@ -62,7 +56,7 @@ def test_an_eviction_at_any_moment_of_a_refresh_repeats_it(
     moments, step = 0, 1 if request.config.getoption("--full") else 5
     while True:
         path, moment = tmp_path / str(moments), moments * step
-        with create(path, **RINGS["ring in steps"]) as storage:
+        with create(path, capacity=320) as storage:
             files = Racing(functools.partial(storage.add, added[20:]))
             storage.add(added[:1])
             reader = DiskStorage.open(path, read_only=True, files=files)
