@@ -481,7 +481,7 @@ buffers/sampling/transitions.py
   a reward after the end is added
   - np.arange(n) < steps[:, None]
   + np.arange(n) <= steps[:, None]
-  tests/buffers/sampling/test_modes_against_the_model.py::test_what_is_drawn_is_that_of_the_model
+  tests/buffers/sampling/test_modes_against_the_model.py::test_all_is_right_after_each_addition_to_a_ring
   a transition that begins in an earlier chunk has its first row
   - slots[of] = there[:, SLOT] + row
   + slots[of] = there[:, SLOT]

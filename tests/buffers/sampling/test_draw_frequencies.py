@@ -156,6 +156,14 @@ def test_distinct_items_are_equally_likely(batch_size: int, batches: int) -> Non
             assert_shares(pairs, {(a, b): 1.0 for a in known for b in known if a != b})
 
 
+def test_a_few_distinct_items_of_many_do_not_repeat() -> None:
+    with a_replay(Kind()) as played:
+        whole_episodes(played, [400])
+        for _ in range(100):
+            ids = played.replay.sample_transitions(15, draw="distinct").ids
+            assert len(set(ids.tolist())) == 15
+
+
 # Several stores
 
 STORE = 1 << 48  # ids of the k-th store begin at k times this

@@ -12,27 +12,9 @@ from hypothesis import strategies as st
 
 from stepwell.buffers import End, NotEnoughData
 from stepwell.buffers.sampling.requests import Episodes, Request, Sequences, Transitions
-from support.chi_square import assert_shares
 from support.models.replay_histories import HISTORIES, KINDS, Kind, a_replay, busy_history, moments
 from support.models.replay_model import assert_drawn, drawable
 from support.rows.replay_rows import Played, Step
-
-
-@pytest.mark.proof
-def test_a_continued_episode_is_drawn_as_one_episode() -> None:
-    """It was drawn once for each of its chunks, as if it had ended with each of them."""
-    with a_replay(Kind()) as played:
-        for _ in range(3):
-            played.add(Step(0, 4))  # its last row has an action: nothing in it is replaced later
-            batch = played.replay.sample_episodes(1)
-            assert batch.lengths.tolist() == [len(played.episodes[0].rows)]
-        played.add(Step(1, 6))
-        assert played.replay.count(Episodes(1)) == 2
-        ids = [int(played.replay.sample_episodes(1).ids[0]) for _ in range(400)]
-        assert_shares(Counter(ids), dict.fromkeys(set(ids), 1.0))
-        assert {int(played.replay.sample_episodes(1).lengths[0]) for _ in range(40)} == {
-            len(episode.rows) for episode in played.episodes
-        }
 
 
 def taken(played: Played, batches: Any, request: Request) -> list[Any]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from random import Random
 from typing import Any, get_args
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepwell.buffers import End, NotEnoughData
@@ -23,6 +22,7 @@ from stepwell.buffers.sampling.requests import (
     Sequences,
     Transitions,
 )
+from support.examples import by_tier
 from support.models.replay_histories import (
     HISTORIES,
     KINDS,
@@ -93,6 +93,7 @@ def check(played: Played, request: Request, stack: int, batches: int = 1) -> Non
 
 @each_kind
 @given(KINDS, HISTORIES, st.data())
+@settings(max_examples=by_tier(25, 40, 400))
 def test_what_is_drawn_is_that_of_the_model(
     requests: st.SearchStrategy[Request], kind: Kind, history: list[Step], data: st.DataObject
 ) -> None:
@@ -266,28 +267,15 @@ def test_too_few_rows_are_refused_with_both_numbers() -> None:
                 played.replay.sample_sequences(3, stored, align="transition")
 
 
-@pytest.mark.parametrize("stored", [8, 60, 100])
-def test_no_request_hangs_or_repeats_rows(stored: int) -> None:
-    """D3, D4: sizes below twice the length caused an endless loop, or repeated rows."""
+def test_all_is_right_after_each_addition_to_a_ring() -> None:
+    """What is known of chunks moves with them when others are evicted."""
     with a_replay(Kind(capacity=60)) as played:
-        for _ in range(stored):
-            played.add(Step(0, 1))
-        rows = len(played.episodes[0].rows)
-        for length in range(1, rows + 1):
-            check(played, Sequences(8, length), 1)
-        assert math.isclose(rows, min(stored, 60), abs_tol=6)
-        with pytest.raises(NotEnoughData):
-            played.replay.sample_sequences(1, rows + 1)
-
-
-def test_sequences_longer_than_all_episodes_need_padding_or_crossing() -> None:
-    """I1 with E 10 and L 20: no window was valid, without any error."""
-    with a_replay(Kind()) as played:
-        whole_episodes(played, [10] * 5)
-        with pytest.raises(NotEnoughData, match=r"\b20 rows\b.*\b10\b"):
-            played.replay.sample_sequences(1, 20)
-        for borders in ("cross", "pad_after", "pad_before"):
-            played.replay.sample_sequences(100, 20, borders=borders)
+        for step in busy_history(90):
+            played.add(step)
+            check(played, Sequences(20, 3, "cross", "recent", burn_in=2), 1)
+            check(played, Sequences(20, 2, "pad_before", "episodes", "transition"), 1)
+            check(played, Transitions(20, 3, 0.9), 1)
+        assert played.replay.storage.index.base > 50
 
 
 def test_the_pair_of_a_final_row_and_a_reset_is_no_transition() -> None:

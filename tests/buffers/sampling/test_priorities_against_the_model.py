@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepwell.buffers import Batch, End, NotEnoughData
+from stepwell.buffers import Batch, NotEnoughData
 from stepwell.buffers.sampling.batch import TransitionBatch
 from stepwell.buffers.sampling.requests import Sequences, Transitions
 from support.chi_square import assert_shares
@@ -156,23 +156,6 @@ def test_a_checkpoint_keeps_the_priority_of_new_rows(tmp_path: Path) -> None:
             played.restart()
             with pytest.raises(ValueError, match=rf"^new_priority: .*\b2\.0\b.*\b{other}\b"):
                 played.replay.load_checkpoint()
-
-
-@pytest.mark.parametrize("is_on_disk", [False, True])
-def test_an_update_of_evicted_rows_changes_no_other_row(is_on_disk: bool) -> None:
-    """Trap 23: sample, overwrite everything, update: new items keep their initial priority."""
-    request = Transitions(64, draw="priorities", beta=1.0)
-    with a_replay(Kind(is_on_disk, 80)) as played:
-        played.add(*(Step(0, 20, End.TERMINATED) for _ in range(4)))
-        old = played.replay.sample(request).ids
-        for _ in range(10):
-            played.add(Step(0, 20, End.TERMINATED))
-        assert played.replay.update_priorities(old, np.full(len(old), 99.0)) == len(old)
-        batch = played.replay.sample(request)
-        assert not set(batch.ids.tolist()) & set(old.tolist())
-        assert (batch.weights == 1).all()
-        played.add(Step(0, 20, End.TERMINATED))
-        assert (played.replay.sample(request).weights == 1).all()
 
 
 @pytest.mark.parametrize("alpha", [0.0, 1.0])

@@ -25,7 +25,7 @@ CORES = [None] if native.core is None else [None, native.core]
 def blocks(draw: st.DrawFn) -> np.ndarray:
     """Rows [n, bytes of a row], of which some bytes change."""
     count = draw(st.sampled_from([1, 2, 16, 17, 40, 70]))
-    row_bytes = draw(st.integers(64, 150))
+    row_bytes = draw(st.integers(64, 150) | st.integers(600, 1200))
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     share = draw(st.sampled_from([0, 0.005, 0.05, 0.5]))
     flickers = draw(st.booleans())
@@ -222,20 +222,7 @@ def undone(deltas: bytes, rows: int, row_bytes: int, start: int, count: int) -> 
     return found[0]
 
 
-@st.composite
-def few_changes(draw: st.DrawFn) -> np.ndarray:
-    """Rows with few changes, with many, and with some far from each other."""
-    rows, row_bytes = draw(st.integers(1, 9)), draw(st.integers(1, 1200))
-    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
-    block = np.repeat(rng.integers(0, 256, (1, row_bytes), np.uint8), rows, axis=0)
-    for row in range(1, rows):
-        block[row] = block[row - 1]
-        changes = draw(st.sampled_from([0, 1, 2, 5, row_bytes]))
-        block[row, rng.integers(0, row_bytes, changes)] = rng.integers(0, 256, changes)
-    return block
-
-
-@given(few_changes(), st.data())
+@given(blocks(), st.data())
 def test_rows_are_restored_from_the_documented_bytes(
     block: np.ndarray, data: st.DataObject
 ) -> None:
@@ -272,7 +259,7 @@ def changed(deltas: bytes, rows: int, rng: random.Random) -> bytes:
     return bytes(data)
 
 
-@given(few_changes(), st.randoms(use_true_random=False), st.data())
+@given(blocks(), st.randoms(use_true_random=False), st.data())
 def test_both_paths_refuse_the_same_deltas_or_restore_the_same_rows(
     block: np.ndarray, rng: random.Random, data: st.DataObject
 ) -> None:
