@@ -115,22 +115,26 @@ def test_what_forks_would_return_alike_is_refused_in_them() -> None:
     assert len(next(iter(epoch)).ids) == 16
 
 
-def test_a_fork_waits_for_another_threads_draw() -> None:
-    replay = a_replay()
-    replay.sample_transitions(1)
-    inside, over = threading.Event(), threading.Event()
+def while_locked(replay: sw.SequenceReplayBuffer, wait: Callable[[], object]) -> threading.Thread:
+    """A thread that holds the lock of a replay by now, and waits in it."""
+    inside = threading.Event()
 
     def hold() -> None:
         with replay.storage.lock:
             inside.set()
-            time.sleep(0.1)
-        over.set()
+            wait()
 
     thread = threading.Thread(target=hold)
     thread.start()
     inside.wait()
+    return thread
+
+
+def test_a_fork_waits_for_another_threads_draw() -> None:
+    replay = a_replay()
+    replay.sample_transitions(1)
+    thread = while_locked(replay, lambda: time.sleep(0.1))
     assert in_fork(lambda: len(replay.sample_transitions(4).ids)) == "4"
-    assert over.wait(1)
     thread.join()
 
 
@@ -138,16 +142,8 @@ def test_a_fork_that_waited_in_vain_refuses_to_draw(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(forks, "_SECONDS", 0.01)
     replay, other = a_replay(), a_replay()
     replay.sample_transitions(1)
-    inside, end = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with replay.storage.lock:
-            inside.set()
-            end.wait()
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    inside.wait()
+    end = threading.Event()
+    thread = while_locked(replay, end.wait)
     error = in_fork(lambda: replay.sample_transitions(4))
     assert re.match("RuntimeError: .*thread", error)
     assert in_fork(lambda: len(other.sample_transitions(4).ids)) == "4"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable
-from threading import Thread
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -87,23 +87,16 @@ def test_memory_that_is_referred_to_keeps_its_values(
 
 
 def test_threads_do_not_share_the_memory_of_a_batch(replay: SequenceReplayBuffer) -> None:
-    wrong: list[object] = []
-
     def draw(seed: int) -> None:
         rng = np.random.default_rng(seed)
         for _ in range(40):
             one = replay.sample_transitions(256, rng=rng)
             other = replay.sample_transitions(256, rng=rng)
             for batch in (one, other):
-                if newest_frames(batch.next_observation) != expected(batch.reward):
-                    wrong.append(batch)
+                assert newest_frames(batch.next_observation) == expected(batch.reward)
 
-    threads = [Thread(target=draw, args=[seed]) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(draw, range(4)))
 
 
 # --- batches that do not fit ---

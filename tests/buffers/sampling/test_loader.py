@@ -147,24 +147,16 @@ def test_batches_are_drawn_while_the_caller_works() -> None:
         assert draw.made == 4
 
 
+@pytest.mark.parametrize("reuse", [False, True])
 @pytest.mark.parametrize(("prefetch", "threads"), [(1, 1), (2, 1), (1, 4), (5, 3)])
-def test_the_number_of_live_batches_is_bounded(prefetch: int, threads: int) -> None:
+def test_the_number_of_live_batches_is_bounded(prefetch: int, threads: int, reuse: bool) -> None:
     draw = Counting()
-    with Loader(draw, prefetch=prefetch, threads=threads) as batches:
+    with Loader(draw, prefetch=prefetch, threads=threads, reuse=reuse) as batches:
         for batch in itertools.islice(batches, 300):
-            assert batch.rows[0] == batch.rows[-1] == batch.number
-    assert draw.most_alive <= prefetch + threads + 1
-    assert draw.made >= 300
-
-
-@pytest.mark.parametrize(("prefetch", "threads"), [(1, 1), (3, 2)])
-def test_memory_is_reused_with_reuse(prefetch: int, threads: int) -> None:
-    draw = Counting()
-    with Loader(draw, prefetch=prefetch, threads=threads, reuse=True) as batches:
-        for batch in itertools.islice(batches, 100):
-            time.sleep(0.0001)
+            time.sleep(0.0001 * reuse)
             assert batch.rows[0] == batch.rows[-1] == batch.number  # valid until the next one
-    assert draw.made <= prefetch + threads
+    assert draw.most_alive <= prefetch + threads + (not reuse)
+    assert draw.made <= prefetch + threads if reuse else draw.made >= 300
 
 
 def test_an_error_is_raised_after_the_batches_before_it_with_its_traceback() -> None:

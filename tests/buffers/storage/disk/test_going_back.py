@@ -301,7 +301,7 @@ def test_a_reader_follows(
 
 
 def has_even_seed(metadata: Mapping[str, Any]) -> bool:
-    return metadata.get("seed", 1) % 2 == 0
+    return bool(metadata.get("seed", 1) % 2 == 0)
 
 
 def test_a_copy_by_hard_links_is_not_changed(tmp_path: Path) -> None:
