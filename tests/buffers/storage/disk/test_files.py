@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stepwell.buffers.storage.disk.files import Files, write_at
+from stepwell.buffers.storage.disk.files import Files, replace_file, write_at
 from support.crash.other_processes import line_of, python
 
 
@@ -22,6 +22,16 @@ def test_short_writes_are_continued(tmp_path: Path) -> None:
     with Files().open_to_write(tmp_path / "a") as file:
         write_at(Short(), file, b"abcdefgh", 2)
     assert (tmp_path / "a").read_bytes() == b"\0\0abcdefgh"
+
+
+def test_what_a_crash_left_is_replaced_and_not_emptied(tmp_path: Path) -> None:
+    """It may have a second name elsewhere."""
+    (tmp_path / "own").write_bytes(b"mine")
+    os.link(tmp_path / "own", tmp_path / "a.tmp")
+    replace_file(Files(), tmp_path / "a", b"new")
+    assert (tmp_path / "a").read_bytes() == b"new"
+    assert (tmp_path / "own").read_bytes() == b"mine"
+    assert sorted(os.listdir(tmp_path)) == ["a", "own"]
 
 
 def test_mapped_bytes_are_read_only_and_stay_after_their_file_is_removed(tmp_path: Path) -> None:
