@@ -353,7 +353,11 @@ buffers/sampling/draws.py
   recent draws are the oldest
   - numbers = np.maximum(_uniform(rng, total, count), _uniform(rng, total, count))
   + numbers = np.minimum(_uniform(rng, total, count), _uniform(rng, total, count))
-  tests/buffers/sampling/test_draw_frequencies.py::test_frequencies_of_transitions_match_their_mode
+  tests/buffers/sampling/test_draw_frequencies.py::test_frequencies_match_their_mode
+  the last window of a drawn episode never comes
+  - rng.integers(start, stop + 1)
+  + rng.integers(start, np.maximum(stop, start + 1))
+  tests/buffers/sampling/test_draw_frequencies.py::test_evictions_do_not_change_the_shares_of_other_rows
   the newest rows come twice
   - (last, int(chosen.start[-1]) + 1)
   + (last, int(chosen.start[-1]))
@@ -383,7 +387,7 @@ buffers/sampling/priorities.py
   a mass on a border finds the leaf before
   - self._inner_ends.searchsorted(masses, "right")
   + self._inner_ends.searchsorted(masses, "left")
-  tests/buffers/sampling/test_priorities.py::test_each_mass_finds_the_leaf_that_contains_it
+  tests/buffers/sampling/test_priorities.py::test_leaves_sums_and_search_agree_with_a_plain_list_after_any_changes
   tests/buffers/base/test_native.py::test_points_on_borders_find_the_same_ids
   ids may enter again below the oldest one
   - _joined(np.maximum(first_ids, self._gone), first_ids + counts)
@@ -405,32 +409,48 @@ buffers/sampling/sequences.py
   a chunk's first row is that of an episode
   - of = (start == -at[:, FIRST_ROW]).nonzero()[0]
   + of = (start == 0).nonzero()[0]
-  tests/buffers/sampling/test_modes_against_the_model.py::test_drawn_sequences_are_those_of_the_model
+  tests/buffers/sampling/test_modes_against_the_model.py::test_what_is_drawn_is_that_of_the_model
+  a truncation is a cut, too
+  - flags[4, row] = ~(terminated | truncated)
+  + flags[4, row] = ~terminated
+  tests/buffers/sampling/test_modes_against_the_model.py::test_what_is_drawn_is_that_of_the_model
   a final row and a reset are a transition
   - mask[:, :-1] & mask[:, 1:] & ~ends[0][:, :-1]
   + mask[:, :-1] & mask[:, 1:]
   tests/buffers/sampling/test_modes_against_the_model.py::test_the_pair_of_a_final_row_and_a_reset_is_no_transition
+  actions are aligned with the rows that they led to
+  - leaves = {name: rows[:, :-1] for name, rows in leaves.items()}
+  + leaves = {name: rows[:, 1:] for name, rows in leaves.items()}
+  tests/buffers/sampling/test_modes_against_the_model.py::test_what_is_drawn_is_that_of_the_model
   padding is what the memory held
   - rows[~mask] = 0
   + rows[~mask] = rows[~mask]
-  tests/buffers/sampling/test_batch_forms.py::test_padding_is_zero_in_reused_memory
+  tests/buffers/sampling/test_batch_forms.py::test_a_refilled_batch_equals_a_new_one
+  padding before has a row too few
+  - first = np.maximum(first + self._item - length, 0)
+  + first = np.maximum(first + self._item - length + 1, 0)
+  tests/buffers/sampling/test_modes_against_the_model.py::test_what_is_drawn_is_that_of_the_model
   rows to burn in reach into the episode before
   - begin = np.maximum(first - context, runs.head)
   + begin = first - context
-  tests/buffers/sampling/test_modes_against_the_model.py::test_drawn_sequences_are_those_of_the_model
+  tests/buffers/sampling/test_modes_against_the_model.py::test_what_is_drawn_is_that_of_the_model
 buffers/sampling/transitions.py
   a truncation has no discount
   - discount[terminated] = 0
   + discount[terminated | truncated] = 0
-  tests/buffers/sampling/test_transitions_against_the_model.py::test_drawn_transitions_are_those_of_the_model
+  tests/buffers/sampling/test_modes_against_the_model.py::test_what_is_drawn_is_that_of_the_model
+  the first reward is discounted
+  - self._weights = powers[:-1]
+  + self._weights = powers[1:]
+  tests/buffers/sampling/test_modes_against_the_model.py::test_what_is_drawn_is_that_of_the_model
   a reward after the end is added
   - np.arange(n) < steps[:, None]
   + np.arange(n) <= steps[:, None]
-  tests/buffers/sampling/test_transitions_against_the_model.py::test_drawn_transitions_are_those_of_the_model
+  tests/buffers/sampling/test_modes_against_the_model.py::test_all_is_right_after_each_addition_to_a_ring
   a transition that begins in an earlier chunk has its first row
   - slots[of] = there[:, SLOT] + row
   + slots[of] = there[:, SLOT]
-  tests/buffers/base/test_native.py::test_transitions_are_found_in_the_same_rows
+  tests/buffers/sampling/test_modes_against_the_model.py::test_what_is_drawn_is_that_of_the_model
 buffers/spec/exact_values.py
   a float32 overflows to infinity
   - if kinds == "ff" and np.count_nonzero(np.isfinite(cast)) == cast.size:
@@ -471,7 +491,7 @@ buffers/storage/chunk_index.py
   an episode may begin in its middle
   - if chunk.first_row != 0 and not chunk.starts_late:
   + if chunk.first_row < 0 and not chunk.starts_late:
-  tests/buffers/storage/test_chunk_index.py::test_a_stream_cannot_continue_an_earlier_episode
+  tests/buffers/storage/test_chunk_index.py::test_a_chunk_that_cannot_follow_is_refused
 buffers/storage/disk/appender.py
   an evicted segment that a checkpoint needs is removed
   -         if number in self._needed:
@@ -491,7 +511,7 @@ buffers/storage/disk/files.py
   -         files.fsync(file)
   -     files.rename(temporary, path)
   +     files.rename(temporary, path)
-  tests/buffers/storage/disk/test_files.py::test_a_replaced_file_gets_its_name_when_it_is_complete
+  tests/buffers/storage/disk/test_recovery.py::test_the_order_of_the_calls_is_safe_against_a_loss_of_power
   links are followed
   - flags | os.O_NOFOLLOW | os.O_NONBLOCK
   + flags | os.O_NONBLOCK
@@ -577,16 +597,20 @@ buffers/storage/item_counts.py
   rows before the first one are asked for at every beginning
   - head + context * starts_late
   + head + context
-  tests/buffers/storage/test_chunk_index.py::test_windows_with_context_have_stored_context_or_begin_with_the_episode
+  tests/buffers/storage/test_chunk_index.py::test_exactly_the_stored_windows_are_drawn
   truncations are no ends
   - records["end"] & (End.TERMINATED | End.TRUNCATED) != 0
   + records["end"] & End.TERMINATED != 0
-  tests/buffers/sampling/test_modes_against_the_model.py::test_drawn_sequences_are_those_of_the_model
+  tests/buffers/sampling/test_modes_against_the_model.py::test_what_is_drawn_is_that_of_the_model
 buffers/storage/patches.py
   numpy begins a row of deltas one row early
   - low = int(ends[start])
   + low = int(ends[start - 1])
-  tests/buffers/storage/test_deltas.py::test_both_paths_refuse_the_same_deltas_or_restore_the_same_rows
+  tests/buffers/storage/test_patches.py::test_both_paths_refuse_the_same_deltas_or_restore_the_same_rows
+  numpy takes a patch's places from the anchor
+  - place = sums[1:] - np.repeat(sums[borders[:-1] - begin], counts)
+  + place = sums[1:]
+  tests/buffers/storage/test_patches.py::test_both_paths_restore_any_rows
   numpy patches an anchor upon the row before
   - if number % _ANCHOR_EVERY == 0:
   + if number == anchor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import pickle
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -16,27 +16,9 @@ from gymnasium import spaces
 import stepwell as sw
 from stepwell.buffers.base import forks
 from stepwell.buffers.dropin import dreamer, fishyrl
+from support.crash.other_processes import in_fork
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
-
-
-def in_child(work: Callable[[], Any]) -> Any:
-    """The result of a call, or its exception, in a forked process."""
-    ends = os.pipe()
-    child = os.fork()
-    if not child:
-        try:
-            result = work()
-        except BaseException as error:
-            result = error
-        with os.fdopen(ends[1], "wb") as end:
-            end.write(pickle.dumps(result))
-        os._exit(0)
-    os.close(ends[1])
-    with os.fdopen(ends[0], "rb") as end:
-        found = end.read()
-    os.waitpid(child, 0)
-    return pickle.loads(found)
 
 
 def a_replay(path: Any = None, seed: int = 0) -> sw.SequenceReplayBuffer:
@@ -77,9 +59,9 @@ def test_each_fork_draws_batches_of_its_own_and_the_parent_draws_as_without_fork
     with a_replay(tmp_path / "store" if is_on_disk else None) as replay:
         draw = DRAWS[name]
         draw(replay)
-        drawn = [in_child(lambda: draw(replay).tolist()) for _ in range(3)]
+        drawn = [in_fork(lambda: draw(replay).tolist()) for _ in range(3)]
         mine = draw(replay).tolist()
-    assert len({tuple(batch) for batch in (*drawn, mine)}) == 4
+    assert len({*drawn, str(mine)}) == 4
     with a_replay() as unforked:
         draw(unforked)
         assert mine == draw(unforked).tolist()
@@ -90,21 +72,20 @@ def test_forks_of_forks_draw_batches_of_their_own() -> None:
     replay = a_replay()
     draw = DRAWS["steps"]
 
-    def child() -> list[list[int]]:
-        nested = [in_child(lambda: draw(replay).tolist()) for _ in range(2)]
-        return [*nested, draw(replay).tolist()]
+    def child() -> str:
+        nested = [in_fork(lambda: draw(replay).tolist()) for _ in range(2)]
+        return "\n".join([*nested, str(draw(replay).tolist())])
 
-    drawn = [batch for _ in range(2) for batch in in_child(child)]
-    assert len({tuple(batch) for batch in drawn}) == 6
+    assert len({batch for _ in range(2) for batch in in_fork(child).splitlines()}) == 6
 
 
 def test_a_second_run_of_the_program_draws_the_same_in_each_fork(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def run() -> list[list[int]]:
+    def run() -> list[str]:
         monkeypatch.setattr(forks._FORKS, "_number", 7)
         replay = a_replay()
-        return [in_child(lambda: DRAWS["steps"](replay).tolist()) for _ in range(2)]
+        return [in_fork(lambda: DRAWS["steps"](replay).tolist()) for _ in range(2)]
 
     assert run() == run()
 
@@ -119,38 +100,41 @@ def test_other_generators_have_a_stream_of_their_own_in_each_fork(name: str) -> 
         envs = sw.make_vec("CartPole-v1", 2, num_workers=0)
         with sw.Collector(envs, sw.RandomPolicy(), seed=0) as collector:
             rng = collector.rollout(steps=4).rng
-    drawn = [in_child(lambda: rng.integers(1 << 40)) for _ in range(3)]
-    assert len({*drawn, rng.integers(1 << 40)}) == 4
+    drawn = [in_fork(lambda: rng.integers(1 << 40)) for _ in range(3)]
+    assert len({*drawn, str(rng.integers(1 << 40))}) == 4
 
 
 def test_what_forks_would_return_alike_is_refused_in_them() -> None:
     replay = a_replay()
     epoch = replay.epoch(sw.Transitions(16))
-    newest = in_child(lambda: replay.sample_transitions(16, draw="newest"))
-    for error, words in ((newest, "newest"), (in_child(lambda: next(iter(epoch))), "shard=")):
-        assert isinstance(error, RuntimeError)
-        assert words in str(error)
-        assert str(os.getpid()) in str(error)
+    newest = in_fork(lambda: replay.sample_transitions(16, draw="newest"))
+    for error, words in ((newest, "newest"), (in_fork(lambda: next(iter(epoch))), "shard=")):
+        assert re.match(rf"RuntimeError: .*{words}", error)
+        assert str(os.getpid()) in error
     assert len(replay.sample_transitions(16, draw="newest").ids) == 16
     assert len(next(iter(epoch)).ids) == 16
+
+
+def while_locked(replay: sw.SequenceReplayBuffer, wait: Callable[[], object]) -> threading.Thread:
+    """A thread that holds the lock of a replay by now, and waits in it."""
+    inside = threading.Event()
+
+    def hold() -> None:
+        with replay.storage.lock:
+            inside.set()
+            wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    inside.wait()
+    return thread
 
 
 def test_a_fork_waits_for_another_threads_draw() -> None:
     replay = a_replay()
     replay.sample_transitions(1)
-    inside, over = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with replay.storage.lock:
-            inside.set()
-            time.sleep(0.1)
-        over.set()
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    inside.wait()
-    assert len(in_child(lambda: replay.sample_transitions(4).ids.tolist())) == 4
-    assert over.wait(1)
+    thread = while_locked(replay, lambda: time.sleep(0.1))
+    assert in_fork(lambda: len(replay.sample_transitions(4).ids)) == "4"
     thread.join()
 
 
@@ -158,20 +142,11 @@ def test_a_fork_that_waited_in_vain_refuses_to_draw(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(forks, "_SECONDS", 0.01)
     replay, other = a_replay(), a_replay()
     replay.sample_transitions(1)
-    inside, end = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with replay.storage.lock:
-            inside.set()
-            end.wait()
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    inside.wait()
-    error = in_child(lambda: replay.sample_transitions(4))
-    assert isinstance(error, RuntimeError)
-    assert "thread" in str(error)
-    assert len(in_child(lambda: other.sample_transitions(4).ids.tolist())) == 4
+    end = threading.Event()
+    thread = while_locked(replay, end.wait)
+    error = in_fork(lambda: replay.sample_transitions(4))
+    assert re.match("RuntimeError: .*thread", error)
+    assert in_fork(lambda: len(other.sample_transitions(4).ids)) == "4"
     end.set()
     thread.join()
     assert len(replay.sample_transitions(4).ids) == 4

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import re
 import sys
-from collections.abc import Callable
 from importlib.machinery import ModuleSpec
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -39,12 +38,8 @@ def _no_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "IPython", raising=False)
 
 
-def nothing_known() -> Status:
+def nothing_known(*report: object) -> Status:
     return Status([])
-
-
-def numbered(number: int) -> Status:
-    return Status([Part(f"{number}")], number / 50)
 
 
 class Work:
@@ -67,27 +62,13 @@ class Work:
                     raise KeyboardInterrupt
 
 
-# Neither a terminal nor a notebook.
-
-
-def check_text_lines(clock: Clock, error: Callable[[], str]) -> None:
-    work = Work(clock, 100)
-    work.run()
-    assert error().splitlines() == [
-        "stepwell: 30%  30 <steps>  1:10 left",
-        "stepwell: 60%  60 <steps>  0:40 left",
-        "stepwell: 90%  90 <steps>  0:10 left",
-    ]
-    assert work.looks == 3
-    Work(clock, 29).run()
-    assert error() == ""
-
-
-def test_without_a_terminal_a_line_is_written_every_30_seconds(
-    clock: Clock, capsys: pytest.CaptureFixture[str]
-) -> None:
-    check_text_lines(clock, lambda: capsys.readouterr().err)
-    assert capsys.readouterr().out == ""
+def in_notebook(monkeypatch: pytest.MonkeyPatch, *, has_widgets: bool) -> None:
+    """A stand-in for IPython in a notebook, with the widgets that rich draws in or without."""
+    ipython = ModuleType("IPython")
+    vars(ipython).update(get_ipython=lambda: SimpleNamespace(kernel=object()))
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    found = ModuleSpec("ipywidgets", None) if has_widgets else None
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: found)
 
 
 class Terminal(io.StringIO):
@@ -95,21 +76,24 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize("term", ["dumb", "unknown"])
-def test_a_terminal_that_cannot_go_back_gets_lines_of_text(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch, term: str
+@pytest.mark.parametrize("place", ["a file", "a notebook", "dumb", "unknown"])
+def test_where_nothing_can_be_drawn_a_line_is_written_every_30_seconds(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    file = Terminal()
+    file = Terminal() if place in ("dumb", "unknown") else io.StringIO()
+    if place == "a notebook":
+        in_notebook(monkeypatch, has_widgets=False)
+    monkeypatch.setenv("TERM", place)
     monkeypatch.setattr(sys, "stderr", file)
-    monkeypatch.setenv("TERM", term)
-
-    def taken() -> str:
-        text = file.getvalue()
-        file.seek(0)
-        file.truncate()
-        return text
-
-    check_text_lines(clock, taken)
+    work = Work(clock, 100)
+    work.run()
+    Work(clock, 29).run()
+    assert file.getvalue().splitlines() == [
+        "stepwell: 30%  30 <steps>  1:10 left",
+        "stepwell: 60%  60 <steps>  0:40 left",
+        "stepwell: 90%  90 <steps>  0:10 left",
+    ]
+    assert work.looks == 3
 
 
 def test_a_program_without_standard_error_works_on(
@@ -175,46 +159,22 @@ def test_what_is_no_function_is_refused(wrong: Any) -> None:
         pass
 
 
-@pytest.mark.parametrize("nothing", [None, False])
-def test_nothing_is_called_where_no_progress_is_asked_for(nothing: bool | None) -> None:
-    with progress_function(nothing, lambda: Status([])) as report:
-        assert report is None
+class Reports(list[int]):
+    """A function that looks like nothing."""
+
+    def __call__(self, report: int) -> None:
+        self.append(report)
 
 
-def test_a_function_that_looks_like_nothing_is_called() -> None:
-    class Reports(list[int]):
-        def __call__(self, report: int) -> None:
-            self.append(report)
-
-    reports = Reports()
-    with progress_function(reports, lambda report: Status([])) as report:
-        assert report is reports
-
-
-def test_a_function_is_called_itself() -> None:
-    calls: list[int] = []
-    function = calls.append
-    with progress_function(function, lambda report: Status([])) as report:
-        assert report is function
+@pytest.mark.parametrize(
+    ("given", "called"), [(None, None), (False, None), (print, print), (made := Reports(), made)]
+)
+def test_what_is_given_is_called_itself(given: Any, called: Any) -> None:
+    with progress_function(given, nothing_known) as report:
+        assert report is called
 
 
 # Notebooks.
-
-
-def in_notebook(monkeypatch: pytest.MonkeyPatch, *, has_widgets: bool) -> None:
-    """A stand-in for IPython in a notebook, with the widgets that rich draws in or without."""
-    ipython = ModuleType("IPython")
-    vars(ipython).update(get_ipython=lambda: SimpleNamespace(kernel=object()))
-    monkeypatch.setitem(sys.modules, "IPython", ipython)
-    found = ModuleSpec("ipywidgets", None) if has_widgets else None
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: found)
-
-
-def test_a_notebook_without_widgets_gets_lines_of_text(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    in_notebook(monkeypatch, has_widgets=False)
-    check_text_lines(clock, lambda: capsys.readouterr().err)
 
 
 def test_a_notebook_with_widgets_is_drawn_in_by_rich(
@@ -281,7 +241,7 @@ def test_a_handler_that_interrupts_a_drawing_does_not_wait_for_it(
 # Terminals.
 
 BEGIN = """
-import sys, threading
+import os, signal, sys, threading
 import numpy as np
 import stepwell as sw
 from stepwell.buffers.base import progress
@@ -303,7 +263,7 @@ print("after" if (sys.stdout, sys.stderr) == (sys.__stdout__, sys.__stderr__) el
 RAISES = """
 def policy(observation, is_first):
     policy.calls += 1
-    if policy.calls > 50: raise ERROR
+    if policy.calls == 50: STOP
     return np.zeros(len(is_first), np.int64)
 policy.calls = 0
 envs = sw.make_vec("CartPole-v1", 2, num_workers=0)
@@ -312,20 +272,6 @@ try:
         made.collect(steps=400, progress=True)
 except BaseException as error:
     print(type(error).__name__)
-"""
-SIGNALLED = """
-import os, signal
-def policy(observation, is_first):
-    policy.calls += 1
-    if policy.calls == 50: os.kill(os.getpid(), signal.SIGINT)
-    return np.zeros(len(is_first), np.int64)
-policy.calls = 0
-envs = sw.make_vec("CartPole-v1", 2, num_workers=0)
-try:
-    with sw.Collector(envs, policy) as made:
-        made.collect(steps=400, progress=True)
-except KeyboardInterrupt:
-    print("interrupted")
 """
 NESTED = """
 def on_episode(report):
@@ -361,42 +307,7 @@ def test_in_a_terminal_the_line_goes_away_again(columns: int) -> None:
     assert "\x1b[?25l" in shown.raw
 
 
-@pytest.mark.proof
-@pytest.mark.parametrize("error", ["KeyError", "KeyboardInterrupt", "SystemExit"])
-def test_an_error_leaves_a_clean_terminal(error: str) -> None:
-    shown = in_terminal(BEGIN + RAISES.replace("ERROR", f"{error}(3)"))
-    check_clean(shown, ["before", error])
-
-
-@pytest.mark.proof
-def test_ctrl_c_leaves_a_clean_terminal() -> None:
-    check_clean(in_terminal(BEGIN + SIGNALLED), ["before", "interrupted"])
-
-
-def nested_lines() -> list[str]:
-    numbers = [0, 5, 10]
-    return [
-        "before",
-        *(line for n in numbers for line in (f"episode {n}", f" of {n}", "unfinished [/b]")),
-        "after",
-    ]
-
-
-def check_nested(shown: Shown) -> None:
-    # A line that is begun on one stream appears when it ends.
-    assert sorted(shown.screen.text) == sorted(nested_lines())
-    check_clean(shown, shown.screen.text)
-    both = [[line for line in frame if " / " in line] for frame in shown.screen.frames]
-    assert any("/ 12 ep" in one[0] and "/ 2 ep" in one[1] for one in both if one[1:])
-
-
-@pytest.mark.proof
-def test_nested_displays_and_prints_do_not_garble_each_other() -> None:
-    check_nested(in_terminal(BEGIN + NESTED))
-
-
 FORK = """
-import os, signal
 with progress.LiveLine() as line:
     line.show(lambda: progress.Status([progress.Part("5 / 9 steps")]))
     held, done = threading.Event(), threading.Event()
@@ -417,6 +328,30 @@ with progress.LiveLine() as line:
     thread.join()
 print("after", code)
 """
+
+
+STOPS = {
+    **{name: f"raise {name}(3)" for name in ("KeyError", "KeyboardInterrupt", "SystemExit")},
+    "Ctrl-C": "os.kill(os.getpid(), signal.SIGINT)",
+}
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("name", STOPS)
+def test_an_error_leaves_a_clean_terminal(name: str) -> None:
+    shown = in_terminal(BEGIN + RAISES.replace("STOP", STOPS[name]))
+    check_clean(shown, ["before", name.replace("Ctrl-C", "KeyboardInterrupt")])
+
+
+@pytest.mark.proof
+def test_nested_displays_and_prints_do_not_garble_each_other() -> None:
+    shown = in_terminal(BEGIN + NESTED)
+    lines = [line for n in (0, 5, 10) for line in (f"episode {n}", f" of {n}", "unfinished [/b]")]
+    # A line that is begun on one stream appears when it ends.
+    assert sorted(shown.screen.text) == sorted(["before", *lines, "after"])
+    check_clean(shown, shown.screen.text)
+    both = [[line for line in frame if " / " in line] for frame in shown.screen.frames]
+    assert any("/ 12 ep" in one[0] and "/ 2 ep" in one[1] for one in both if one[1:])
 
 
 @pytest.mark.proof

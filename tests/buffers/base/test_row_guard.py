@@ -35,11 +35,16 @@ def ctrl_c() -> None:
     signal.raise_signal(signal.SIGINT)
 
 
-def test_a_ctrl_c_is_raised_behind_the_row(guard: RowGuard) -> None:
+SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_is_raised_behind_the_row(guard: RowGuard, number: int) -> None:
     done: list[int] = []
-    with pytest.raises(KeyboardInterrupt):  # noqa: PT012  # the order matters
+    name = None if number == signal.SIGINT else signal.Signals(number).name
+    with pytest.raises(KeyboardInterrupt, match=name):  # noqa: PT012  # the order matters
         with guard:
-            ctrl_c()
+            signal.raise_signal(number)
             with guard:  # as where a flush is part of a row
                 done.append(1)
             done.append(2)
@@ -89,20 +94,23 @@ def test_python_s_handler_is_back_when_the_last_one_is_removed(guard: RowGuard) 
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_a_handler_of_the_program_stays() -> None:
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_handler_of_the_program_stays(number: int) -> None:
     came: list[int] = []
 
     def note(number: int, frame: object) -> None:
         came.append(number)
 
-    signal.signal(signal.SIGINT, note)
-    guard = RowGuard()
-    guard.install()
-    with guard:
-        ctrl_c()
-        assert came == [signal.SIGINT]
-    guard.remove()
-    assert signal.getsignal(signal.SIGINT) is note
+    before, guard = signal.signal(number, note), RowGuard()
+    try:
+        guard.install()
+        with guard, InterruptGuard():
+            signal.raise_signal(number)
+            assert came == [number]
+        guard.remove()
+        assert signal.getsignal(number) is note
+    finally:
+        signal.signal(number, before)
 
 
 def test_a_handler_that_was_set_meanwhile_stays(guard: RowGuard) -> None:
@@ -158,33 +166,6 @@ def test_in_another_thread_nothing_is_installed() -> None:
     thread.join()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     guard.remove()
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_of_the_system_is_handled_as_ctrl_c(guard: RowGuard, number: int) -> None:
-    done: list[int] = []
-    with pytest.raises(KeyboardInterrupt, match=signal.Signals(number).name):  # noqa: PT012
-        with guard:
-            signal.raise_signal(number)
-            done.append(1)
-        done.append(2)
-    assert done == [1]
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_handler_of_the_program_for_it_stays(number: int) -> None:
-    came: list[int] = []
-    before = signal.signal(number, lambda number, frame: came.append(number))
-    guard = RowGuard()
-    try:
-        guard.install()
-        with guard, InterruptGuard():
-            signal.raise_signal(number)
-        guard.remove()
-        signal.raise_signal(number)
-    finally:
-        signal.signal(number, before)
-    assert came == [number, number]
 
 
 def test_a_forked_process_ends_when_it_is_told_to(guard: RowGuard) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -26,6 +24,7 @@ def rows(length: int) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("first_row", [0, 7])
 def test_flags_follow_from_the_end(end: End, first_row: int) -> None:
     """The four-case truth table of (terminated, truncated)."""
+    assert end.is_final == (end != End.NONE)
     episode = Episode(SPEC, 3, 1, first_row, end, rows(4), {})
     assert episode.is_first.tolist() == [first_row == 0, False, False, False]
     assert episode.is_last.tolist() == [False, False, False, True]
@@ -43,17 +42,6 @@ def test_an_episode_gives_nested_values_and_its_return() -> None:
     assert episode.total_reward == 4.5
 
 
-def test_an_episode_of_one_row_is_first_and_last() -> None:
-    episode = Episode(SPEC, 0, 0, 0, End.NONE, rows(1), {})
-    assert (episode.is_first.tolist(), episode.cut.tolist()) == ([True], [True])
-
-
-def test_an_episode_is_immutable() -> None:
-    episode = Episode(SPEC, 0, 0, 0, End.NONE, rows(1), {})
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        episode.id = 3  # type: ignore[misc]
-
-
 @pytest.mark.parametrize("max_rows", [1, 2, 3, 7, 100])
 def test_a_chunk_splits_into_the_same_rows(max_rows: int) -> None:
     chunk = Chunk(5, 2, 10, End.TERMINATED, rows(7), {"seed": 1})
@@ -65,13 +53,6 @@ def test_a_chunk_splits_into_the_same_rows(max_rows: int) -> None:
     assert [part.end for part in parts] == [End.NONE] * (len(parts) - 1) + [End.TERMINATED]
     assert [part.metadata for part in parts] == [{"seed": 1}] * len(parts)
     assert {(part.episode, part.stream) for part in parts} == {(5, 2)}
-
-
-def test_only_terminations_and_truncations_are_final() -> None:
-    assert not End.NONE.is_final
-    assert not End.PENDING.is_final
-    assert End.TERMINATED.is_final
-    assert End.TRUNCATED.is_final
 
 
 def test_the_repr_is_one_line_of_names_and_values() -> None:

@@ -169,20 +169,6 @@ def test_a_row_without_an_action_is_taken_and_superseded() -> None:
     assert driver.joined()[0].actions == [1, 2, 0]
 
 
-def test_a_row_added_after_its_env_was_taken_is_a_chunk_of_its_own() -> None:
-    driver = Driver(1, 2)
-    for first in (True, False):
-        driver.observe([0], [first], [End.NONE])
-        driver.act([0])
-    driver.take(everything=False)
-    driver.observe([0], [False], [End.NONE])
-    driver.take(everything=True)
-    assert [(p.first_row, p.rows, p.end) for p in driver.chunks] == [
-        (0, 2, End.NONE),
-        (2, 1, End.PENDING),
-    ]
-
-
 def test_a_reset_without_a_step_is_no_episode() -> None:
     driver = Driver(2, 8)
     driver.observe([0, 1], [True, True], [End.NONE, End.NONE])
@@ -270,14 +256,6 @@ def test_actions_of_other_dtypes_or_fields_are_refused() -> None:
         buffer.act({"action": np.zeros(2, np.int64)})
 
 
-@pytest.mark.parametrize(
-    ("num_envs", "chunk_rows", "name"), [(0, None, "num_envs"), (1, 0, "chunk_rows")]
-)
-def test_numbers_below_one_are_refused(num_envs: int, chunk_rows: int | None, name: str) -> None:
-    with pytest.raises(ValueError, match=rf"^{name}: .*(>= 1|from 1).*\b0$"):
-        EpisodeBuffer(SPEC, num_envs, chunk_rows=chunk_rows)
-
-
 def test_the_size_of_chunks_depends_on_the_size_of_rows() -> None:
     def rows(shape: tuple[int, ...], num_envs: int) -> int:
         spec = Spec.from_spaces(spaces.Box(0, 255, shape, np.uint8), spaces.Discrete(2))
@@ -326,35 +304,27 @@ def test_a_row_keeps_the_newest_frame_of_a_stack(padding: str, pad: int) -> None
 
 
 @pytest.mark.parametrize(
-    "second", [[[9, 5, 6], [0, 7, 8]], [[0, 5, 6], [0, 9, 8]], [[0, 0, 6], [0, 7, 8]]]
+    ("padding", "begin", "second", "is_first"),
+    [
+        ("zero", [[0, 0, 5], [0, 0, 7]], [[9, 5, 6], [0, 7, 8]], [False, False]),
+        ("zero", [[0, 0, 5], [0, 0, 7]], [[0, 5, 6], [0, 9, 8]], [False, False]),
+        ("zero", [[0, 0, 5], [0, 0, 7]], [[0, 0, 6], [0, 7, 8]], [False, False]),
+        ("zero", [[0, 0, 5], [0, 0, 7]], [[0, 5, 6], [0, 7, 8]], [True, False]),
+        ("repeat", [[5, 5, 5], [7, 7, 7]], [[5, 5, 6], [7, 7, 8]], [True, False]),
+        ("zero", [[0, 0, 5], [0, 0, 7]], [[0, 0, 6], [0, 9, 8]], [True, False]),
+    ],
 )
-def test_a_stack_that_was_not_shifted_by_one_frame_is_refused(second: list[list[int]]) -> None:
-    buffer = stacked("zero")
-    buffer.observe(stacks_of([[0, 0, 5], [0, 0, 7]]), is_first=BOTH)
-    buffer.act({"action": np.array([1, 0])})
-    with pytest.raises(SpecMismatch, match=NO_STACK.format("zero")):
-        buffer.observe(stacks_of(second))
-    buffer.observe(stacks_of([[0, 5, 6], [0, 7, 8]]))  # the refused stacks left no trace
-
-
-@pytest.mark.parametrize("padding", ["zero", "repeat"])
-def test_a_stack_across_a_reset_is_refused(padding: str) -> None:
+def test_a_stack_that_was_not_shifted_by_one_frame_is_refused(
+    padding: str, begin: list[list[int]], second: list[list[int]], is_first: list[bool]
+) -> None:
+    """Or that has frames from before a reset."""
     buffer = stacked(padding)
-    pad = 0 if padding == "zero" else 5
-    begin = stacks_of([[pad, pad, 5], [pad, pad, 5]])
-    buffer.observe(begin, is_first=BOTH)
+    buffer.observe(stacks_of(begin), is_first=BOTH)
     buffer.act({"action": np.array([1, 0])})
-    leak = stacks_of([[pad, 5, 6], [pad, 5, 6]])
     with pytest.raises(SpecMismatch, match=NO_STACK.format(padding)):
-        buffer.observe(leak, is_first=np.array([True, False]))
-
-
-def test_a_reset_of_one_env_does_not_allow_wrong_stacks_of_others() -> None:
-    buffer = stacked("zero")
-    buffer.observe(stacks_of([[0, 0, 5], [0, 0, 7]]), is_first=BOTH)
-    with pytest.raises(SpecMismatch):
-        buffer.observe(stacks_of([[0, 0, 6], [0, 9, 8]]), is_first=np.array([True, False]))
-    buffer.observe(stacks_of([[0, 0, 6], [0, 7, 8]]), is_first=np.array([True, False]))
+        buffer.observe(stacks_of(second), is_first=np.array(is_first))
+    right = [[*stack[1:], stack[-1] + 1] for stack in begin]
+    buffer.observe(stacks_of(right))  # the refused stacks left no trace
 
 
 def test_stacks_are_compared_within_their_env_for_any_groups() -> None:
@@ -385,12 +355,7 @@ def test_an_owned_array_is_not_written_into() -> None:
 
 def test_a_reset_after_a_lost_first_step_is_no_episode() -> None:
     """A worker process died in its first step; an episode without steps was stored."""
-    buffer = EpisodeBuffer(SPEC, 1)
-    row = {
-        "observation": np.zeros((1, 2), np.int64),
-        "reward": np.zeros(1),
-        "info/lives": np.zeros(1, np.int64),
-    }
+    buffer, row = EpisodeBuffer(SPEC, 1), row_of(1)
     action: dict[str, np.ndarray] = {
         "action": np.zeros(1, np.int64),
         "extra/value": np.zeros(1, np.float32),

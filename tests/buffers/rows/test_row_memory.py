@@ -94,6 +94,12 @@ class Loop:
         for given_array in (*values.values(), *action.values()):
             given_array[...] = 1  # the caller's own again
 
+    def play(self, *lengths: int, text: str = "") -> None:
+        """Whole episodes of the only env, of so many rows."""
+        for length in lengths:
+            for step in range(length):
+                self.step([0], [step == 0], [step == length - 1], text)
+
     def add(self, env: int, *, is_known: bool, is_over: bool) -> None:
         before, after = self.values(1), self.values(1)
         more = [name for name in before if name.startswith("info/") and name != OBSERVED.name]
@@ -149,7 +155,6 @@ def payload(storage: MemoryStorage, position: int) -> bytes:
     return np.asarray(buffer)[origin : origin + nbytes].tobytes()
 
 
-@pytest.mark.proof
 @given(
     st.data(),
     st.sampled_from(SPECS),
@@ -174,8 +179,10 @@ def test_kept_rows_are_stored_as_copied_ones_are(
             envs = all_envs if kind == "all" else [data.draw(st.sampled_from(all_envs))]
             text = data.draw(st.sampled_from(["", "", "", "x" * 900]))
             between = often > 0 and data.draw(st.booleans())
-            for number in range(data.draw(st.sampled_from([1, 7, 40]))):
-                ends = [is_open[e] and number == 6 and data.draw(st.booleans()) for e in envs]
+            steps = data.draw(st.sampled_from([1, 2, 7, 20, 40]))
+            for number in range(steps):
+                is_last = number == steps - 1
+                ends = [is_open[e] and is_last and data.draw(st.booleans()) for e in envs]
                 first = [not is_open[e] for e in envs]
                 loop.step(envs, first, ends, text, is_taken_between=between and number == 0)
                 for env, end in zip(envs, ends, strict=True):
@@ -202,31 +209,12 @@ def test_kept_rows_are_stored_as_copied_ones_are(
     loop.check()
 
 
-def filled(storage: MemoryStorage, steps: int, *, take_every: int = 100) -> EpisodeBuffer:
-    """Rows of one env that count upwards."""
-    buffer = EpisodeBuffer(SPECS[0], 1, chunk_rows=64)
-    for step in range(steps):
-        play(buffer, step, is_first=step == 0)
-        if buffer.is_due or step % take_every == take_every - 1:
-            storage.add(buffer.take(everything=True))
-    return buffer
-
-
-def play(buffer: EpisodeBuffer, step: int, *, is_first: bool = False) -> None:
-    values: dict[str, np.ndarray] = {
-        "observation": np.full((1, *ROW), step % 256, np.uint8),
-        "reward": np.zeros(1),
-        OBSERVED.name: np.array([True]),
-    }
-    buffer.observe(values, is_first=np.array([True]) if is_first else None)
-    buffer.act({"action": np.zeros(1, np.int64)})
-
-
 def test_a_filled_memory_is_kept_and_one_that_is_not_is_copied() -> None:
     """Three quarters of it: the rest is all that a kept memory can waste."""
     for rows, is_kept in ((64, True), (58, True), (40, False), (3, False)):
-        storage = MemoryStorage(SPECS[0])
-        filled(storage, rows, take_every=rows)
+        loop, storage = Loop(SPECS[0], 1, 64, None), MemoryStorage(SPECS[0])
+        loop.play(rows)
+        storage.add(loop.buffer.take(everything=True))
         stored = storage.index.records["nbytes"].sum()
         assert (storage._slabs[-1].memory is None) == is_kept
         assert stored <= storage.nbytes
@@ -236,37 +224,30 @@ def test_a_filled_memory_is_kept_and_one_that_is_not_is_copied() -> None:
 
 def test_a_limit_in_bytes_is_kept_to_by_copying() -> None:
     storage = MemoryStorage(SPECS[0], capacity_bytes=1 << 20)
-    most = 0
-    buffer = EpisodeBuffer(SPECS[0], 1, chunk_rows=64)
-    for step in range(2_000):
-        play(buffer, step, is_first=step == 0)
-        if buffer.is_due:
-            storage.add(buffer.take())
-            most = max(most, storage.nbytes)
+    loop = Loop(SPECS[0], 1, 64, None)
+    for _ in range(32):
+        loop.play(64)
+        storage.add(loop.buffer.take())
+        assert storage.nbytes <= 1 << 20
     assert storage.index.base > 0
-    assert most <= 1 << 20
     assert all(slab.memory is not None for slab in storage._slabs)
 
 
 def test_a_second_storage_copies_what_the_first_one_keeps() -> None:
     storages = [MemoryStorage(SPECS[0]) for _ in range(2)]
-    buffer = EpisodeBuffer(SPECS[0], 1, chunk_rows=64)
-    for step in range(64):
-        play(buffer, step, is_first=step == 0)
-    chunks = buffer.take()
+    loop = Loop(SPECS[0], 1, 64, None)
+    chunk = whole_chunk(loop)
     for storage in storages:
-        storage.add(chunks)
+        storage.add([chunk])
     assert [storage._slabs[-1].memory is None for storage in storages] == [True, False]
-    for _ in range(64):
-        play(buffer, 200)
+    loop.play(64)
     assert payload(storages[0], 0) == payload(storages[1], 0)
 
 
-def whole_chunk() -> Chunk:
-    buffer = EpisodeBuffer(SPECS[0], 1, chunk_rows=64)
-    for step in range(64):
-        play(buffer, step, is_first=step == 0)
-    (chunk,) = buffer.take()
+def whole_chunk(loop: Loop | None = None) -> Chunk:
+    loop = loop or Loop(SPECS[0], 1, 64, None)
+    loop.play(64)
+    (chunk,) = loop.buffer.take()
     assert chunk.place is not None
     return chunk
 
@@ -278,8 +259,7 @@ def test_rows_that_come_again_as_another_chunk_leave_the_first_one_as_it_was(
 ) -> None:
     """Episodes with other rewards, of the same observations."""
     loop = Loop(SPECS[0], 1, 64, None)
-    for step in range(64):
-        loop.step([0], [step in (0, length)], [step in (length - 1, 63)], "")
+    loop.play(length, 64 - length)
     chunks = loop.buffer.take()
     chunk = chunks[-1]
     for episode, text in ((3, ""), (4, "x" * 20), (5, "x" * 40)):
@@ -295,14 +275,6 @@ def test_rows_that_come_again_as_another_chunk_leave_the_first_one_as_it_was(
         assert payload(storage, position) == payload(copied, position)
 
 
-def test_rows_that_are_left_out_are_not_written_to() -> None:
-    """Another storage may get them."""
-    chunk, storage = whole_chunk(), MemoryStorage(SPECS[0])
-    before = {name: rows.copy() for name, rows in chunk.fields.items()}
-    storage.add([replace(chunk, fields={n: rows[:60] for n, rows in chunk.fields.items()})])
-    assert all(np.array_equal(chunk.fields[name], before[name]) for name in before)
-
-
 def test_a_pickled_chunk_has_its_rows_alone() -> None:
     chunk = whole_chunk()
     found = pickle.loads(pickle.dumps(chunk))
@@ -314,31 +286,11 @@ def test_a_pickled_chunk_has_its_rows_alone() -> None:
 
 def test_replaced_rows_of_a_chunk_are_what_is_stored() -> None:
     """The memory still has the others."""
-    storage = MemoryStorage(SPECS[0])
-    buffer = EpisodeBuffer(SPECS[0], 1, chunk_rows=64)
-    for step in range(64):
-        play(buffer, step, is_first=step == 0)
-    (chunk,) = buffer.take()
+    storage, chunk = MemoryStorage(SPECS[0]), whole_chunk()
     other = np.full((64, *ROW), 9, np.uint8)
     storage.add([replace(chunk, fields={**chunk.fields, "observation": other})])
     assert payload(storage, 0).count(b"\x09") > other.size - 1
     assert storage._slabs[-1].memory is not None
-
-
-@pytest.mark.proof
-def test_memory_is_used_again_when_nothing_refers_to_it() -> None:
-    spare = SpareMemory(1 << 20)
-    first = memories.RowMemory(spare)
-    address = first.address
-    view = first.data[10:20][1:]
-    del first
-    gc.collect()
-    assert memories.RowMemory(spare).address != address
-    assert len(spare._free) == 1  # that other one, which nothing refers to by now
-    spare._free.clear()
-    del view
-    gc.collect()
-    assert memories.RowMemory(spare).address == address
 
 
 @pytest.mark.proof
@@ -359,30 +311,13 @@ def test_little_memory_is_held_ready() -> None:
 @pytest.mark.proof
 def test_a_full_replay_fills_the_memory_that_it_evicts() -> None:
     storage = MemoryStorage(SPECS[0], capacity=640)
-    buffer = EpisodeBuffer(SPECS[0], 1, chunk_rows=40)
-    addresses = set()
-    for step in range(8_000):
-        play(buffer, step, is_first=step == 0)
-        if buffer.is_due:
-            chunks = buffer.take()
-            addresses |= {chunk.place.memory.address for chunk in chunks if chunk.place}
-            storage.add(chunks)
+    loop, addresses = Loop(SPECS[0], 1, 40, None), set[int]()
+    for _ in range(200):
+        loop.play(40)
+        chunks = loop.buffer.take()
+        addresses |= {chunk.place.memory.address for chunk in chunks if chunk.place}
+        storage.add(chunks)
     assert len(addresses) <= 640 / 40 + 3
-
-
-@pytest.mark.parametrize(
-    "lengths",
-    [[58, 2, 2, 2], [20, 20, 24], [2, 2, 2, 58], [61, 1, 1, 1], [16] * 4, [8] * 8, [40, 8, 8, 8]],
-)
-def test_episodes_in_one_memory_have_room_for_the_rest_of_their_chunks(lengths: list[int]) -> None:
-    """If there is no more room, chunks are copied, and the rows of others stay whole."""
-    loop = Loop(SPECS[0], 1, 64, None)
-    for length in lengths:
-        for step in range(length):
-            loop.step([0], [step == 0], [step == length - 1], "")
-    loop.store(loop.buffer.take(everything=True))
-    loop.check()
-    assert len(loop.storage.index) == sum(length > 1 for length in lengths) + lengths.count(1)
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -390,9 +325,7 @@ def test_three_episodes_of_one_memory_stay_there(spec: Spec) -> None:
     """Time after time, as episodes of 21 rows and metadata of a usual length have room."""
     loop = Loop(spec, 1, 64, None)
     for count in range(1, 4):
-        for length in (20, 20, 24):
-            for step in range(length):
-                loop.step([0], [step == 0], [step == length - 1], "x" * 300)
+        loop.play(20, 20, 24, text="x" * 300)
         loop.store(loop.buffer.take())
         assert len(loop.storage.index) == 3 * count
         assert len(loop.storage._segments) == count
@@ -438,10 +371,9 @@ def test_rows_of_some_envs_are_written_to_their_own_memory() -> None:
 
 def test_slabs_of_several_memories_are_evicted_whole() -> None:
     loop = Loop(SPECS[0], 1, 64, 2_100)
-    for step in range(64 * 48):
-        loop.step([0], [step % 64 == 0], [step % 64 == 63], "")
-        if loop.buffer.is_due:
-            loop.store(loop.buffer.take())
+    for _ in range(48):
+        loop.play(64)
+        loop.store(loop.buffer.take())
     loop.check()
     assert loop.storage.index.base > 0
     assert {slab.segments for slab in list(loop.storage._slabs)[:-1]} == {2}
@@ -451,8 +383,7 @@ def test_copies_fill_the_rest_of_a_slab(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(module, "_SLAB_BYTES", 250_000)
     loop = Loop(SPECS[0], 1, 64, None)
     for length in (64, *[16] * 12):
-        for step in range(length):
-            loop.step([0], [step == 0], [step == length - 1], "")
+        loop.play(length)
         loop.store(loop.buffer.take(everything=True))
     loop.check()
     first = loop.storage._slabs[0]
@@ -482,9 +413,7 @@ def test_an_episode_that_goes_on_stays_in_the_next_memory_too() -> None:
 def test_slabs_that_share_a_memory_are_evicted_one_by_one() -> None:
     loop, most = Loop(SPECS[0], 1, 64, 400), 0
     for _ in range(12):
-        for length in (20, 20, 24):
-            for step in range(length):
-                loop.step([0], [step == 0], [step == length - 1], "")
+        loop.play(20, 20, 24)
         loop.store(loop.buffer.take())
         loop.check()
         segments = loop.storage._segments
@@ -502,9 +431,7 @@ def test_rows_lie_where_they_are_copied_from_in_the_least_time(
 ) -> None:
     spec = Spec((replace(FIELDS[0], shape=shape), *FIELDS[1:], OBSERVED), "observation", "action")
     loop = Loop(spec, 1, 64, None)
-    for length in (20, 20, 24):
-        for step in range(length):
-            loop.step([0], [step == 0], [step == length - 1], "")
+    loop.play(20, 20, 24)
     places = [chunk.place for chunk in loop.buffer.take() if chunk.place]
     assert [(place.memory.address + place.rows) % factor for place in places] == [0, 0, 0]
 
@@ -512,8 +439,7 @@ def test_rows_lie_where_they_are_copied_from_in_the_least_time(
 def test_memory_is_written_again_until_a_storage_keeps_it() -> None:
     loop, seen = Loop(SPECS[0], 1, 64, None), []
     for is_stored in (False, True, False):
-        for step in range(64):
-            loop.step([0], [step == 0], [step == 63], "")
+        loop.play(64)
         chunks = loop.buffer.take()
         seen += [chunk.place.memory for chunk in chunks if chunk.place]
         if is_stored:
@@ -541,18 +467,6 @@ def test_only_large_rows_that_are_stored_as_they_are_can_stay(
     assert memories.EnvRows.can_hold(spec) == can
     wide = Field("info/wide", "uint8", (36 * 4,), "raw")
     assert not memories.EnvRows.can_hold(replace(SPECS[0], fields=(*SPECS[0].fields, wide)))
-
-
-def test_no_room_reaches_the_rows_that_are_not_taken() -> None:
-    loop = Loop(SPECS[0], 1, 64, None)
-    for step in range(60):
-        loop.step([0], [step == 0], [step == 59], "")
-    loop.buffer.observe(loop.values(1), is_first=np.array([True]))  # no chunk of its own yet
-    (chunk,) = loop.buffer.take(everything=True)
-    rows = loop.buffer._large
-    assert rows is not None
-    assert chunk.place is not None
-    assert chunk.place.stop < rows.offset(0, 60)
 
 
 def test_a_result_that_is_not_known_yet_is_written_to_new_memory() -> None:

@@ -1,15 +1,18 @@
-"""The memory of large batches is used again, but never while something refers to it."""
+"""The memory of large batches is used again, but not while it is referred to; or is refused."""
 
 from __future__ import annotations
 
 import gc
-from threading import Thread
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 
-from stepwell.buffers import Chunk, End, Field, SequenceReplayBuffer, Spec
+from stepwell.buffers import Chunk, End, Field, SequenceReplayBuffer, Spec, Transitions
+from stepwell.buffers.rows.row_memory import SpareMemory
 
 ROWS = 400
 
@@ -84,20 +87,55 @@ def test_memory_that_is_referred_to_keeps_its_values(
 
 
 def test_threads_do_not_share_the_memory_of_a_batch(replay: SequenceReplayBuffer) -> None:
-    wrong: list[object] = []
-
     def draw(seed: int) -> None:
         rng = np.random.default_rng(seed)
         for _ in range(40):
             one = replay.sample_transitions(256, rng=rng)
             other = replay.sample_transitions(256, rng=rng)
             for batch in (one, other):
-                if newest_frames(batch.next_observation) != expected(batch.reward):
-                    wrong.append(batch)
+                assert newest_frames(batch.next_observation) == expected(batch.reward)
 
-    threads = [Thread(target=draw, args=[seed]) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(draw, range(4)))
+
+
+# --- batches that do not fit ---
+
+MANY = 10**12
+
+
+@pytest.mark.parametrize("count", [MANY, 10**19])
+@pytest.mark.parametrize(
+    ("draw", "what"),
+    [
+        (lambda replay, n: replay.sample_transitions(n), "a batch of {} items"),
+        (lambda replay, n: replay.sample_sequences(n, 8), "a batch of {} items"),
+        (lambda replay, n: replay.sample_sequences(4, n), "a batch of 4 items"),
+        (lambda replay, n: replay.sample_episodes(n), "a batch of {} items"),
+        (lambda replay, n: replay.sample_transitions(4, n_step=n), "n_step={}"),
+        (lambda replay, n: next(iter(replay.loader(Transitions(n)))), "a batch of {} items"),
+    ],
+    ids=["transitions", "sequences", "long", "episodes", "n_step", "loader"],
+)
+def test_a_batch_beyond_free_memory(
+    replay: SequenceReplayBuffer,
+    draw: Callable[[SequenceReplayBuffer, int], object],
+    what: str,
+    count: int,
+) -> None:
+    with pytest.raises(
+        MemoryError,
+        match=rf"^{what.format(count)} takes [\d.]+ GB of memory, expected at most the [\d.]+ GB "
+        rf"that are free: (draw fewer, or shorter ones|take a smaller n_step)$",
+    ):
+        draw(replay, count)
+    assert len(replay.sample_transitions(4).reward) == 4
+
+
+def test_memory_that_cannot_be_had_leaves_no_half_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", seen.append)
+    with pytest.raises(MemoryError):
+        SpareMemory(1 << 60).lend()
+    gc.collect()
+    assert seen == []

@@ -8,16 +8,16 @@ from collections import Counter
 from collections.abc import Hashable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 
 from stepwell.buffers import End, NotEnoughData, SequenceReplayBuffer
-from stepwell.buffers.sampling.requests import Draw, Sequences, Transitions
+from stepwell.buffers.sampling.requests import Align, Borders, Draw, Sequences, Transitions
 from support.chi_square import assert_shares, limit
 from support.models.replay_histories import Kind, a_replay, busy_history, whole_episodes
-from support.models.replay_model import Item, by_id, drawn, sequences, transitions
+from support.models.replay_model import Item, by_id, drawable, drawn, sequences
 from support.rows.replay_rows import Played, Step
 
 MODES: list[Draw] = ["steps", "episodes", "ends", "recent"]
@@ -55,34 +55,41 @@ def shares_of(items: Sequence[Item], draw: str) -> dict[Hashable, float]:
     return dict.fromkeys(items, 1.0)
 
 
-def counts_of(
-    played: Played, request: Sequences, batches: int
-) -> tuple[list[Item], Counter[Hashable]]:
-    """All items of a request, and the number of draws of each."""
-    items = by_id(sequences(played.episodes, request), request)
-    counts: Counter[Hashable] = Counter()
-    for _ in range(batches):
-        counts.update(drawn(played.replay.sample(request), items))
-    return list(items.values()), counts
+def assert_frequencies(played: Played, request: Sequences | Transitions) -> None:
+    """Each item is drawn as often as the mode says."""
+    items = drawable(played, request)
+    if isinstance(request, Transitions):
+        items = {row: Item((step.row,)) for row, step in items.items()}
+    assert len(items) > 1
+    counts = Counter(drawn(played.replay.sample(request), items))
+    assert_shares(counts, shares_of(list(items.values()), request.draw))
 
 
-@pytest.mark.proof
-@pytest.mark.parametrize("draw", MODES)
-@pytest.mark.parametrize("borders", ["inside", "cross", "pad_after", "pad_before"])
-@pytest.mark.parametrize("align", ["arrival", "transition"])
-def test_frequencies_of_sequences_match_their_mode(draw: Any, borders: Any, align: Any) -> None:
-    if borders == "cross" and draw in ("episodes", "ends"):
-        return
-    request = Sequences(20_000, 4, borders, draw, align, fields=["reward"])
+TRANSITIONS = [
+    Transitions(20_000, n_step, draw=draw, fields=["reward"]) for n_step in (1, 3) for draw in MODES
+]
+SEQUENCES = [
+    Sequences(20_000, 4, borders, draw, align, fields=["reward"])
+    for borders in get_args(Borders)
+    for draw in MODES
+    for align in get_args(Align)
+    if borders != "cross" or draw not in ("episodes", "ends")
+]
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [*TRANSITIONS, *(pytest.param(each, marks=pytest.mark.proof) for each in SEQUENCES)],
+    ids=str,
+)
+def test_frequencies_match_their_mode(request_: Sequences | Transitions) -> None:
     with a_replay(Kind()) as played:
-        if draw in ("recent", "ends"):
+        if request_.draw in ("recent", "ends"):
             # In one stream, where the order of two sequences is unambiguous.
             whole_episodes(played, [9, 3, 6, 12, 4, 7])
         else:
-            long_and_short(played, meanwhile=request)
-        items, counts = counts_of(played, request, batches=1)
-        assert len(items) > 1
-        assert_shares(counts, shares_of(items, draw))
+            long_and_short(played, meanwhile=request_)
+        assert_frequencies(played, request_)
 
 
 @pytest.mark.proof
@@ -105,25 +112,7 @@ def test_evictions_do_not_change_the_shares_of_other_rows() -> None:
                 draw_one(played, request)
         assert played.replay.storage.index.base > 0
         for request in requests:
-            items, counts = counts_of(played, request, batches=1)
-            assert_shares(counts, shares_of(items, request.draw))
-
-
-@pytest.mark.parametrize("draw", MODES)
-@pytest.mark.parametrize("n_step", [1, 3])
-def test_frequencies_of_transitions_match_their_mode(draw: Any, n_step: int) -> None:
-    request = Transitions(20_000, n_step, draw=draw, fields=["reward"])
-    with a_replay(Kind()) as played:
-        if draw in ("recent", "ends"):
-            whole_episodes(played, [9, 3, 6, 12, 4, 7])
-        else:
-            long_and_short(played, meanwhile=request)
-        steps = transitions(played.episodes, request)
-        items = {step.row.id: Item((step.row,)) for step in steps}
-        counts: Counter[Hashable] = Counter(
-            items[row] for row in played.replay.sample(request).ids.tolist()
-        )
-        assert_shares(counts, shares_of(list(items.values()), draw))
+            assert_frequencies(played, request)
 
 
 def test_whole_episodes_are_equally_likely_whatever_their_lengths() -> None:
@@ -149,6 +138,30 @@ def test_a_condition_keeps_the_shares_of_the_chosen_episodes() -> None:
         assert set(ids.tolist()) == {episode.rows[0].id for episode in chosen}
         ids = played.replay.sample_transitions(1_000, where={"is_even": False}).ids
         assert set(ids.tolist()) == {row.id for episode in chosen for row in episode.rows[:-1]}
+
+
+@pytest.mark.parametrize(("batch_size", "batches"), [(1, 1_600), (3, 600), (7, 300)])
+def test_distinct_items_are_equally_likely(batch_size: int, batches: int) -> None:
+    """Of 9 items, and of every pair of them."""
+    with a_replay(Kind()) as played:
+        whole_episodes(played, [5, 4, 6])
+        request = Sequences(batch_size, 3, draw="distinct", fields=["reward"])
+        ids = [played.replay.sample(request).ids for _ in range(batches)]
+        known = np.unique(np.concatenate(ids)).tolist()
+        assert len(known) == 9
+        first = Counter(int(drawn[0]) for drawn in ids)
+        assert_shares(first, dict.fromkeys(known, 1.0))
+        if batch_size > 1:
+            pairs = Counter((int(drawn[0]), int(drawn[1])) for drawn in ids)
+            assert_shares(pairs, {(a, b): 1.0 for a in known for b in known if a != b})
+
+
+def test_a_few_distinct_items_of_many_do_not_repeat() -> None:
+    with a_replay(Kind()) as played:
+        whole_episodes(played, [400])
+        for _ in range(100):
+            ids = played.replay.sample_transitions(15, draw="distinct").ids
+            assert len(set(ids.tolist())) == 15
 
 
 # Several stores
@@ -207,12 +220,13 @@ def test_joined_stores_refuse_modes_that_need_one_order_of_rows() -> None:
     with ExitStack() as stack:
         paths = two_stores(stack)
         weighted = stack.enter_context(SequenceReplayBuffer.open(paths, weights=[1, 2], seed=0))
-        for draw in ("newest", "priorities"):
+        for draw in ("newest", "priorities", "distinct"):
             with pytest.raises(ValueError, match=rf"draw=['\"]{draw}['\"]: "):
                 weighted.sample_sequences(4, 3, draw=draw)
         plain = stack.enter_context(SequenceReplayBuffer.open(paths, seed=0))
         with pytest.raises(ValueError, match=r"draw=['\"]priorities['\"]: "):
             plain.sample_transitions(4, draw="priorities")
+        assert len(set(plain.sample_sequences(50, 3, draw="distinct").ids.tolist())) == 50
 
 
 # The test itself

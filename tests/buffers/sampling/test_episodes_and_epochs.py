@@ -1,4 +1,4 @@
-"""Whole episodes are those of the model; an epoch has each item once, in any number of shards."""
+"""An epoch has each item of the model once, in any number of shards."""
 
 from __future__ import annotations
 
@@ -7,127 +7,25 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from stepwell.buffers import Batch, End, NotEnoughData
-from stepwell.buffers.sampling.batch import TransitionBatch
+from stepwell.buffers import End, NotEnoughData
 from stepwell.buffers.sampling.requests import Episodes, Request, Sequences, Transitions
-from support.chi_square import assert_shares
 from support.models.replay_histories import HISTORIES, KINDS, Kind, a_replay, busy_history, moments
-from support.models.replay_model import (
-    Contents,
-    Item,
-    assert_sequences,
-    assert_transitions,
-    by_id,
-    drawn,
-    sequences,
-    transitions,
-)
-from support.rows.replay_rows import Played, Row, Step
-
-# Whole episodes
-
-
-def whole(played: Played, request: Episodes, stack: int) -> dict[int, list[Row]]:
-    """The rows of the episodes that can be drawn, from the first with a complete stack."""
-    found: dict[int, list[Row]] = {}
-    for episode in played.episodes:
-        lacks = stack - 1 if request.stack and episode.head > 0 else 0
-        rows = episode.rows[lacks:]
-        if len(rows) > (request.align == "transition"):
-            found[rows[0].id] = rows
-    return found
-
-
-def items_of(episodes: list[list[Row]]) -> list[Item]:
-    """Episodes padded at the end to the length of the longest one."""
-    longest = max(map(len, episodes))
-    return [Item((*rows, *[None] * (longest - len(rows)))) for rows in episodes]
-
-
-def check_episodes(played: Played, request: Episodes, stack: int) -> None:
-    request = request._replace(stack=request.stack and stack > 1)
-    known = whole(played, request, stack)
-    if not known:
-        with pytest.raises(NotEnoughData):
-            played.replay.sample(request)
-        return
-    batch = played.replay.sample(request)
-    assert isinstance(batch, Batch)
-    assert set(batch.ids.tolist()) <= set(known)
-    items = items_of([known[row] for row in batch.ids.tolist()])
-    contents = Contents(played.spec, played.episodes)
-    assert_sequences(played.spec, contents, batch, items, request)
-
-
-@pytest.mark.proof
-@given(KINDS, HISTORIES, st.integers(1, 20), st.sampled_from(["arrival", "transition"]))
-def test_drawn_episodes_are_those_of_the_model(
-    kind: Kind, history: list[Step], batch_size: int, align: Any
-) -> None:
-    with a_replay(kind) as played:
-        for _ in moments(played, history):
-            for stack in (False, True):
-                check_episodes(played, Episodes(batch_size, align, stack), kind.stack)
-
-
-@pytest.mark.proof
-def test_a_continued_episode_is_drawn_as_one_episode() -> None:
-    """It was drawn once for each of its chunks, as if it had ended with each of them."""
-    with a_replay(Kind()) as played:
-        for _ in range(3):
-            played.add(Step(0, 4))  # its last row has an action: nothing in it is replaced later
-            batch = played.replay.sample_episodes(1)
-            assert batch.lengths.tolist() == [len(played.episodes[0].rows)]
-        played.add(Step(1, 6))
-        assert played.replay.count(Episodes(1)) == 2
-        ids = [int(played.replay.sample_episodes(1).ids[0]) for _ in range(400)]
-        assert_shares(Counter(ids), dict.fromkeys(set(ids), 1.0))
-        assert {int(played.replay.sample_episodes(1).lengths[0]) for _ in range(40)} == {
-            len(episode.rows) for episode in played.episodes
-        }
-
-
-# Epochs
+from support.models.replay_model import assert_drawn, drawable
+from support.rows.replay_rows import Played, Step
 
 
 def taken(played: Played, batches: Any, request: Request) -> list[Any]:
     """The items of some batches, whose arrays are checked."""
-    contents = Contents(played.spec, played.episodes)
-    found: list[Any] = []
-    if isinstance(request, Transitions):
-        steps = {step.row.id: step for step in transitions(played.episodes, request)}
-        for batch in batches:
-            assert isinstance(batch, TransitionBatch)
-            some = [steps[row] for row in batch.ids.tolist()]
-            assert_transitions(played.spec, contents, batch, some, request)
-            found += some
-    elif isinstance(request, Sequences):
-        items = by_id(sequences(played.episodes, request), request)
-        for batch in batches:
-            assert isinstance(batch, Batch)
-            sequence = drawn(batch, items)
-            assert_sequences(played.spec, contents, batch, sequence, request)
-            found += sequence
-    else:
-        known = whole(played, request, 1)
-        for batch in batches:
-            assert isinstance(batch, Batch)
-            episodes = [known[row] for row in batch.ids.tolist()]
-            assert_sequences(played.spec, contents, batch, items_of(episodes), request)
-            found += [rows[0].id for rows in episodes]
-    return found
+    known = drawable(played, request)
+    return [item for each in batches for item in assert_drawn(played, each, request, 1, known)]
 
 
-def everything(played: Played, request: Request) -> list[object]:
+def everything(played: Played, request: Request) -> list[Any]:
     """All items of an epoch."""
-    if isinstance(request, Transitions):
-        return list(transitions(played.episodes, request))
-    if isinstance(request, Sequences):
-        return list(sequences(played.episodes, request))
-    return list(whole(played, request, 1))
+    return list(drawable(played, request).values())
 
 
 REQUESTS: list[Request] = [
@@ -141,26 +39,6 @@ REQUESTS: list[Request] = [
 ]
 
 
-@pytest.mark.parametrize("request_", REQUESTS, ids=str)
-@pytest.mark.parametrize(("shuffle", "capacity"), [(True, None), (False, 64)])
-def test_an_epoch_has_each_item_once(
-    request_: Request, shuffle: bool, capacity: int | None
-) -> None:
-    with a_replay(Kind(capacity=capacity)) as played:
-        for step in busy_history(25):
-            played.add(step)
-        expected = everything(played, request_)
-        epoch = played.replay.epoch(request_, shuffle=shuffle)
-        batches: list[Any] = list(epoch)
-        assert len(batches) == len(epoch) == -(-len(expected) // request_.batch_size)
-        assert {len(batch.ids) for batch in batches[:-1]} <= {request_.batch_size}
-        found = taken(played, batches, request_)
-        assert Counter(found) == Counter(expected)
-        again = taken(played, epoch, request_)
-        assert Counter(again) == Counter(expected)
-        assert (again != found) == shuffle
-
-
 @pytest.mark.parametrize("stride", [2, 5])
 @pytest.mark.parametrize("borders", ["inside", "pad_after"])
 @pytest.mark.parametrize("capacity", [None, 120])
@@ -169,7 +47,7 @@ def test_a_stride_selects_every_nth_start(stride: int, borders: Any, capacity: i
     with a_replay(Kind(capacity=capacity)) as played:
         for step in busy_history(60):
             played.add(step)
-        items = sequences(played.episodes, request)
+        items = everything(played, request)
         expected = [item for item in items if item.rows[0].number % stride == 0]
         epoch = played.replay.epoch(request, stride=stride)
         assert Counter(taken(played, epoch, request)) == Counter(expected)
@@ -225,7 +103,7 @@ def test_a_pass_has_the_items_stored_at_its_beginning() -> None:
     with a_replay(Kind()) as played:
         played.add(Step(0, 20, End.PENDING), Step(1, 9, End.TERMINATED))
         request = Sequences(5, 4)
-        expected = [item.rows[0].id for item in sequences(played.episodes, request)]
+        expected = list(drawable(played, request))
         epoch = played.replay.epoch(request)
         found: list[object] = []
         for batch in epoch:
@@ -264,9 +142,10 @@ def test_a_pass_ends_with_its_last_batch() -> None:
         assert first != second == taken(played, other, request)
 
 
-@given(KINDS, HISTORIES, st.sampled_from(REQUESTS), st.integers(1, 4))
+@given(KINDS, HISTORIES, st.sampled_from(REQUESTS), st.integers(1, 4), st.booleans())
+@example(Kind(), [*busy_history(25)], REQUESTS[0], 1, True)
 def test_epochs_over_any_history_have_each_item_once(
-    kind: Kind, history: list[Step], request: Request, shards: int
+    kind: Kind, history: list[Step], request: Request, shards: int, shuffle: bool
 ) -> None:
     with a_replay(kind) as played:
         for _ in moments(played, history, count=1):
@@ -274,10 +153,18 @@ def test_epochs_over_any_history_have_each_item_once(
         expected = everything(played, request)
         if len(expected) < shards:
             return
-        epochs = [played.replay.epoch(request, shard=(k, shards)) for k in range(shards)]
+        epochs = [
+            played.replay.epoch(request, shard=(k, shards), shuffle=shuffle) for k in range(shards)
+        ]
         parts = [taken(played, epoch, request) for epoch in epochs]
         assert Counter(itertools.chain(*parts)) == Counter(expected)
         assert max(map(len, parts)) - min(map(len, parts)) <= 1
         # A shard has the same items in every pass.
         for epoch, part in zip(epochs, parts, strict=True):
-            assert Counter(taken(played, epoch, request)) == Counter(part)
+            batches = list(epoch)
+            assert len(batches) == len(epoch) == -(-len(part) // request.batch_size)
+            assert {len(batch.ids) for batch in batches[:-1]} <= {request.batch_size}
+            again = taken(played, batches, request)
+            assert Counter(again) == Counter(part)
+            if not shuffle or len(part) > 20:
+                assert (again != part) == shuffle

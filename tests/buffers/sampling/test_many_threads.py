@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -94,63 +95,34 @@ SAMPLERS: dict[str, Draw] = {
 }
 
 
-class DrawingThreads:
-    """Threads that draw until the block ends."""
-
-    def __init__(self, replay: SequenceReplayBuffer, samplers: dict[str, Draw]) -> None:
-        self.counts = dict.fromkeys(samplers, 0)
-        self._replay = replay
-        self._is_over = threading.Event()
-        self._errors: list[tuple[str, BaseException]] = []
-        self._threads = [
-            threading.Thread(target=self._draw, args=(name, seed, sampler))
-            for seed, (name, sampler) in enumerate(samplers.items())
-        ]
-
-    def __enter__(self) -> DrawingThreads:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._is_over.set()
-        for thread in self._threads:
-            thread.join()
-
-    @property
-    def has_no_error(self) -> bool:
-        return not self._errors
-
-    def assert_no_error(self) -> None:
-        if self._errors:
-            name, error = self._errors[0]
-            raise AssertionError(f"the thread that draws {name!r} failed") from error
-        assert min(self.counts.values()) > 0, self.counts
-
-    def _draw(self, name: str, seed: int, sampler: Draw) -> None:
-        rng = np.random.default_rng(seed)
-        try:
-            while not self._is_over.is_set():
-                assert_consistent(sampler(self._replay, rng))
-                self.counts[name] += 1
-        except BaseException as error:
-            self._errors.append((name, error))
-
-
 def write_and_draw(played: Played, seconds: float, samplers: dict[str, Draw]) -> None:
     """Write in this thread while the others draw."""
-    steps = busy_history(10**9)
+    steps, is_over = busy_history(10**9), threading.Event()
     for end in (End.PENDING, End.TERMINATED, End.PENDING):
         played.add(*(Step(stream, 60, end) for stream in range(3)))
     now = time.monotonic()
-    with frequent_switches(), DrawingThreads(played.replay, samplers) as drawing:
-        while drawing.has_no_error and time.monotonic() < now + 10 * seconds:
+
+    def draw(seed: int, sampler: Draw) -> int:
+        rng, count = np.random.default_rng(seed), 0
+        try:
+            while not is_over.is_set():
+                assert_consistent(sampler(played.replay, rng))
+                count += 1
+        finally:
+            is_over.set()  # one that fails ends all
+        return count
+
+    with frequent_switches(), ThreadPoolExecutor(len(samplers)) as threads:
+        drawn = [threads.submit(draw, *each) for each in enumerate(samplers.values())]
+        while not is_over.is_set() and time.monotonic() < now + 10 * seconds:
             played.replay.add([played.recording.chunk(*next(steps)[:3])])
             is_enough = played.capacity is None or played.replay.storage.index.base > 5
             if time.monotonic() > now + seconds and is_enough:
                 break
             time.sleep(0.001)
-    drawing.assert_no_error()
+        is_over.set()
+    counts = {name: each.result() for name, each in zip(samplers, drawn, strict=True)}
+    assert min(counts.values()) > 0, counts
 
 
 @pytest.fixture(params=[1.0, pytest.param(60.0, marks=pytest.mark.full)])

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepwell.buffers import Batch, End, NotEnoughData
+from stepwell.buffers import End, NotEnoughData
 from stepwell.buffers.sampling.requests import Sequences, Transitions
 from support.chi_square import assert_shares
 from support.models.replay_histories import (
@@ -21,15 +20,7 @@ from support.models.replay_histories import (
     busy_history,
     whole_episodes,
 )
-from support.models.replay_model import (
-    Contents,
-    assert_sequences,
-    assert_transitions,
-    by_id,
-    drawn,
-    sequences,
-    transitions,
-)
+from support.models.replay_model import assert_drawn, by_id, drawable, sequences
 from support.rows.replay_rows import ModelEpisode, Played, Row, Step, streams_of
 
 
@@ -73,12 +64,8 @@ REQUESTS = [
 
 def draw_next(played: Played, request: Sequences, count: int, stack: int = 1) -> list[int]:
     """Draw the next sequences, check their arrays, and return their ids."""
-    items = by_id(sequences(played.episodes, request, stack), request)
     batch = played.replay.sample(request._replace(batch_size=count))
-    assert isinstance(batch, Batch)
-    contents = Contents(played.spec, played.episodes)
-    assert_sequences(played.spec, contents, batch, drawn(batch, items), request)
-    assert (batch.weights == 1).all()
+    assert_drawn(played, batch, request, stack)
     ids: list[int] = batch.ids.tolist()
     return ids
 
@@ -167,7 +154,7 @@ def test_each_transition_is_drawn_once_and_in_order(n_step: int) -> None:
     with a_replay(Kind(capacity=120)) as played:
         for step in busy_history(60):
             played.add(step)
-            steps = {one.row.id: one for one in transitions(played.episodes, request)}
+            steps = drawable(played, request)
             complete = sorted(
                 (one.between[0].id, row)
                 for row, one in steps.items()
@@ -178,26 +165,4 @@ def test_each_transition_is_drawn_once_and_in_order(n_step: int) -> None:
             found = batch.ids.tolist()
             assert found[: len(new)] == new
             seen |= set(new)
-            contents = Contents(played.spec, played.episodes)
-            some = [steps[row] for row in found]
-            assert_transitions(played.spec, contents, batch, some, request)
-
-
-@pytest.mark.parametrize("borders", ["pad_after", "pad_before"])
-def test_padded_sequences_have_no_queue(borders: Any) -> None:
-    with a_replay(Kind()) as played:
-        played.add(Step(0, 10))
-        with pytest.raises(ValueError, match=rf"draw=['\"]newest['\"].*{borders}"):
-            played.replay.sample_sequences(2, 3, borders=borders, draw="newest")
-
-
-def test_no_two_sequences_of_a_request_share_an_id() -> None:
-    """Otherwise an update of priorities would change another one."""
-    with a_replay(Kind(stack=2)) as played:
-        for step in busy_history(60):
-            played.add(step)
-        for borders in ("inside", "cross", "pad_after", "pad_before"):
-            for burn_in in (0, 3):
-                request = Sequences(1, 4, borders, burn_in=burn_in)
-                items = sequences(played.episodes, request)
-                assert len(by_id(items, request)) == len(items) == len(set(items))
+            assert_drawn(played, batch, request, known=steps)

@@ -16,20 +16,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepwell.buffers import Batch, End, NotEnoughData
+from stepwell.buffers import Batch, NotEnoughData
 from stepwell.buffers.sampling.batch import TransitionBatch
 from stepwell.buffers.sampling.requests import Sequences, Transitions
 from support.chi_square import assert_shares
 from support.models.replay_histories import HISTORIES, KINDS, Kind, a_replay, busy_history
-from support.models.replay_model import (
-    Contents,
-    assert_sequences,
-    assert_transitions,
-    by_id,
-    drawn,
-    sequences,
-    transitions,
-)
+from support.models.replay_model import assert_drawn, drawable
 from support.rows.replay_rows import Played, Step
 
 EPSILON = 1e-6  # added to every priority
@@ -73,29 +65,6 @@ class PriorityModel:
         np.testing.assert_allclose(batch.weights, expected, rtol=1e-4)
 
 
-def ids_of(played: Played, request: Sequences | Transitions, stack: int = 1) -> list[int]:
-    """The ids of all items that can be drawn."""
-    if isinstance(request, Transitions):
-        return [step.row.id for step in transitions(played.episodes, request, stack)]
-    return list(by_id(sequences(played.episodes, request, stack), request))
-
-
-def assert_batch(
-    played: Played, batch: Batch | TransitionBatch, request: Sequences | Transitions, stack: int
-) -> None:
-    """Check that the rows of a batch are those of its ids."""
-    contents = Contents(played.spec, played.episodes)
-    if isinstance(request, Transitions):
-        assert isinstance(batch, TransitionBatch)
-        steps = {step.row.id: step for step in transitions(played.episodes, request, stack)}
-        some = [steps[row] for row in batch.ids.tolist()]
-        assert_transitions(played.spec, contents, batch, some, request)
-    else:
-        assert isinstance(batch, Batch)
-        items = by_id(sequences(played.episodes, request, stack), request)
-        assert_sequences(played.spec, contents, batch, drawn(batch, items), request)
-
-
 KINDS_OF_ITEM: list[Sequences | Transitions] = [
     Transitions(16, draw="priorities", beta=0.5),
     Transitions(16, n_step=3, draw="priorities", beta=1.0),
@@ -120,14 +89,13 @@ def test_priorities_agree_with_a_dictionary(
         model, seen = PriorityModel(kind.new_priority), [7_000_000]
         for step in history:
             played.add(step)
-            model.follow(ids_of(played, request, kind.stack))
+            model.follow(list(drawable(played, request, kind.stack)))
             if not model.priorities:
                 with pytest.raises(NotEnoughData):
                     played.replay.sample(request)
                 continue
             batch = played.replay.sample(request)
-            assert set(batch.ids.tolist()) <= set(model.priorities)
-            assert_batch(played, batch, request, kind.stack)
+            assert_drawn(played, batch, request, kind.stack)
             model.assert_weights(batch, request.beta)
             seen += batch.ids.tolist()
             some = random.sample(seen, min(len(seen), 8))
@@ -146,7 +114,7 @@ def test_items_are_drawn_in_proportion_to_their_priorities(
         for step in busy_history(20):
             played.add(step)
         model, rng = PriorityModel(), np.random.default_rng(0)
-        model.follow(ids_of(played, request_))
+        model.follow(list(drawable(played, request_)))
         ids = np.array(list(model.priorities))
         played.replay.sample(request_)
         some = rng.permutation(ids)[: len(ids) * 3 // 4]
@@ -188,54 +156,6 @@ def test_a_checkpoint_keeps_the_priority_of_new_rows(tmp_path: Path) -> None:
             played.restart()
             with pytest.raises(ValueError, match=rf"^new_priority: .*\b2\.0\b.*\b{other}\b"):
                 played.replay.load_checkpoint()
-
-
-@pytest.mark.parametrize("is_on_disk", [False, True])
-def test_an_update_of_evicted_rows_changes_no_other_row(is_on_disk: bool) -> None:
-    """Trap 23: sample, overwrite everything, update: new items keep their initial priority."""
-    request = Transitions(64, draw="priorities", beta=1.0)
-    with a_replay(Kind(is_on_disk, 80)) as played:
-        played.add(*(Step(0, 20, End.TERMINATED) for _ in range(4)))
-        old = played.replay.sample(request).ids
-        for _ in range(10):
-            played.add(Step(0, 20, End.TERMINATED))
-        assert played.replay.update_priorities(old, np.full(len(old), 99.0)) == len(old)
-        batch = played.replay.sample(request)
-        assert not set(batch.ids.tolist()) & set(old.tolist())
-        assert (batch.weights == 1).all()
-        played.add(Step(0, 20, End.TERMINATED))
-        assert (played.replay.sample(request).weights == 1).all()
-
-
-@pytest.mark.proof
-@pytest.mark.parametrize("request_", KINDS_OF_ITEM, ids=str)
-def test_a_checkpoint_restores_the_priorities(
-    request_: Sequences | Transitions, tmp_path: Path
-) -> None:
-    def ids(played: Played) -> list[list[Any]]:
-        found = []
-        for _ in range(5):
-            batch = played.replay.sample(request_)
-            found.append([batch.ids.tolist(), batch.weights.tolist()])
-        return found
-
-    with Played(path=tmp_path / "store", capacity=150) as played:
-        for step in busy_history(60):
-            played.add(step)
-        batch = played.replay.sample(request_)
-        values = np.linspace(0.1, 30, len(batch.ids))
-        played.replay.update_priorities(batch.ids, values)
-        played.replay.save_checkpoint()
-        expected = ids(played)
-        played.restart()
-        played.replay.load_checkpoint()
-        assert ids(played) == expected
-        played.replay.update_priorities(batch.ids, values[::-1].copy())
-        played.replay.load_checkpoint()
-        assert ids(played) == expected
-        # Rows stored after the checkpoint can be drawn too, with the largest priority.
-        played.add(Step(0, 5), Step(1, 9))
-        assert_batch(played, played.replay.sample(request_), request_, 1)
 
 
 @pytest.mark.parametrize("alpha", [0.0, 1.0])

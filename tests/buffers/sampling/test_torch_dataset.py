@@ -233,15 +233,3 @@ def test_invalid_arguments_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         on_disk.torch_dataset(request_, **options)
-
-
-def test_without_torch_the_error_names_the_extra_to_install(
-    on_disk: SequenceReplayBuffer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def missing(name: str) -> None:
-        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-    module._dataset_class.cache_clear()
-    monkeypatch.setattr(importlib, "import_module", missing)
-    with pytest.raises(ImportError, match=r"torch_dataset .*stepwell\[torch\]"):
-        on_disk.torch_dataset(Transitions(4))

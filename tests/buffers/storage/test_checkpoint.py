@@ -35,16 +35,6 @@ def draw(replay: SequenceReplayBuffer, times: int = 5) -> list[int]:
     return [int(each) for _ in range(times) for each in replay.sample_sequences(7, 4).ids]
 
 
-def test_a_restored_replay_draws_the_same_batches(tmp_path: Path) -> None:
-    with filled(tmp_path / "a") as replay:
-        draw(replay)
-        replay.save_checkpoint({"updates": 5})
-        expected = draw(replay)
-    with SequenceReplayBuffer(tmp_path / "a", seed=99) as replay:
-        assert replay.load_checkpoint() == {"updates": 5}
-        assert draw(replay) == expected
-
-
 def test_it_draws_the_same_batches_after_a_crash_and_the_same_additions(tmp_path: Path) -> None:
     replay, recording = SequenceReplayBuffer(tmp_path / "a", seed=3), Recording()
     replay.bind(SPEC, {})
@@ -60,16 +50,6 @@ def test_it_draws_the_same_batches_after_a_crash_and_the_same_additions(tmp_path
         replay.load_checkpoint()
         add(replay, other, 3)
         assert draw(replay) == expected
-
-
-def test_state_dict_restores_a_replay_in_ram() -> None:
-    replay = filled(None)
-    draw(replay)
-    state = replay.state_dict()
-    expected = draw(replay)
-    replay.load_state_dict(state)
-    assert draw(replay) == expected
-    assert len(repr(state)) < 1_000
 
 
 def test_checkpoints_have_names_and_are_replaced(tmp_path: Path) -> None:

@@ -170,25 +170,6 @@ def moving_frames() -> np.ndarray:
     return frames
 
 
-@pytest.mark.parametrize("codec", OF_CHANGES)
-@pytest.mark.parametrize("cache_bytes", [0, 10_000, 1 << 20])
-def test_any_range_of_rows_is_read_from_blocks_of_changes(cache_bytes: int, codec: Codec) -> None:
-    spec, frames = spec_of(Field("info/x", "uint8", (64, 64), codec)), moving_frames()
-    data = encoded(spec, {"info/x": frames})
-    reader = ChunkDecoder(spec, cache_bytes)
-    reader.check(data, 0, len(data), 132)
-    reader.check_rows(data, 0, 132)
-    rng = np.random.default_rng(1)
-    for _ in range(1_000):
-        start = int(rng.integers(132))
-        out = np.empty((int(rng.integers(1, 133 - start)), 64, 64), np.uint8)
-        reader.read(data, 0, 132, 0, start, out)
-        assert out.tobytes() == frames[start : start + len(out)].tobytes()
-        assert reader.cache.nbytes <= cache_bytes
-    # All frames are one block of patches, which is larger than the small cache.
-    assert bool(reader.cache.nbytes) == (cache_bytes > 10_000 * (codec == "patch"))
-
-
 def test_of_patches_a_chunk_takes_the_smaller_form() -> None:
     """Patches, or the rows compressed as zstd, where too many words change."""
     spec = spec_of(Field("info/x", "uint8", (64, 64), "patch"))
@@ -366,7 +347,6 @@ def test_a_chunk_holds_several_fields_and_metadata() -> None:
 )
 def test_metadata_is_restored(metadata: dict[str, object]) -> None:
     spec = spec_of(Field("info/x", "uint8", (), "raw"))
-    data = encoded(spec, {"info/x": np.zeros(3, np.uint8)}, **{})
     chunk = Chunk(0, 0, 0, End.NONE, {"info/x": np.zeros(3, np.uint8)}, metadata)
     data = b"".join(ChunkEncoder(spec).encode(chunk))
     assert ChunkDecoder(spec).metadata(data, 0) == metadata
@@ -387,19 +367,3 @@ def test_rows_that_differ_from_the_spec_are_refused(array: np.ndarray | None, go
     message = rf"'info/b'.* int32 \(3, 2\), .*{got}$"
     with pytest.raises(SpecMismatch, match=message):
         encoded(spec_of(first, other), cast("dict[str, np.ndarray]", fields))
-
-
-def test_a_reader_may_be_shared_between_threads() -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
-    spec = spec_of(Field("info/x", "uint8", (32, 32), "zstd"))
-    array = np.repeat(np.arange(200, dtype=np.uint8), 32 * 32).reshape(200, 32, 32)
-    data, reader = encoded(spec, {"info/x": array}), ChunkDecoder(spec)
-
-    def read(start: int) -> bool:
-        out = np.empty((20, 32, 32), np.uint8)
-        reader.read(data, 0, 200, 0, start, out)
-        return bool((out == array[start : start + 20]).all())
-
-    with ThreadPoolExecutor(4) as threads:
-        assert all(threads.map(read, [*range(180)] * 3))

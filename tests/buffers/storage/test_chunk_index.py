@@ -90,27 +90,18 @@ def test_episodes_rows_and_steps_of_the_stored_chunks_are_counted(program: Progr
     assert index.next_episode == max([-1, *(run.episode for run in ever)]) + 1
 
 
-@given(PROGRAMS, st.integers(1, 8))
-@settings(max_examples=by_tier(150, 150, 400))
-def test_exactly_the_stored_windows_are_drawn(program: Program, length: int) -> None:
-    model = Model()
-    model.run(program)
-    expected = [window for run in runs_of(model.kept) for window in run.windows(length)]
-    assert model.index.items(Windows(length)).total == len(expected)
-    assert sorted(all_windows(model.index, length)) == sorted(expected)
-
-
-@given(PROGRAMS, st.integers(1, 5), st.integers(1, 3))
-def test_windows_with_context_have_stored_context_or_begin_with_the_episode(
-    program: Program, length: int, context: int
-) -> None:
+@given(PROGRAMS, st.integers(1, 8), st.sampled_from([0, 0, 1, 2, 3]))
+@settings(max_examples=by_tier(200, 200, 400))
+def test_exactly_the_stored_windows_are_drawn(program: Program, length: int, context: int) -> None:
+    """Those with rows before them, which are stored or do not exist, too."""
     model = Model()
     model.run(program)
     expected = [window for run in runs_of(model.kept) for window in run.windows(length, context)]
+    assert model.index.items(Windows(length, context)).total == len(expected)
     assert sorted(all_windows(model.index, length, context)) == sorted(expected)
 
 
-def all_windows(chunk_index: ChunkIndex, length: int, context: int = 0) -> list[tuple[int, int]]:
+def all_windows(chunk_index: ChunkIndex, length: int, context: int) -> list[tuple[int, int]]:
     items = chunk_index.items(Windows(length, context))
     index, starts = items.locate(np.arange(items.total))
     found: list[tuple[int, int]] = []
@@ -142,28 +133,6 @@ def test_a_restored_index_equals_the_one_that_grew(program: Program) -> None:
     made.append(chunk_of(made.next_episode), model.segment, 0, 8)
     grown.append(chunk_of(grown.next_episode), model.segment, 0, 8)
     assert (made.records["row_id"] == grown.records["row_id"]).all()
-
-
-def test_an_episode_continues_after_a_lost_chunk() -> None:
-    index = ChunkIndex()
-    index.append(chunk_of(0, 0, 5), 0, 0, 8)
-    index.lose([0])
-    index.check([chunk_of(0, 5, 5)])
-    index.append(chunk_of(0, 5, 5, End.TERMINATED), 0, 8, 8)
-    assert index.record(1).head == 5
-    assert index.record(1).previous == -1
-    assert (index.episodes, index.steps, index.rows) == (1, 5, 5)
-
-
-def test_evicting_the_first_chunk_moves_only_the_head_of_its_run() -> None:
-    index = ChunkIndex()
-    for number in range(4):  # of one episode, the first chunk in a segment of its own
-        index.append(chunk_of(0, 5 * number, 5), number > 0, 8 * number, 8)
-    index.lose([2])
-    assert index.records["head"].tolist() == [0, 0, 10, 15]
-    index.drop_segment()
-    assert index.records["head"].tolist()[::2] == [5, 15]
-    assert index.items(Windows(5)).total == 2
 
 
 def records_of(chunks: list[tuple[int, int, int, int, End]]) -> np.ndarray:
@@ -228,40 +197,25 @@ def test_an_index_after_evictions_equals_that_of_what_is_left(
     )
 
 
-def test_an_id_that_was_passed_over_can_be_used_once() -> None:
+OVER = End.TERMINATED
+CANNOT_FOLLOW = {
+    "a pending row": ([chunk_of(0, 0, 5, End.PENDING)], chunk_of(0, 5, 3), r"row 5\b.*row 4\b"),
+    "a later episode": ([chunk_of(0, 0, 5), chunk_of(1)], chunk_of(0, 5), r"row 5\b.*row 0\b"),
+    "ids that are higher": ([chunk_of(0, end=OVER), chunk_of(5, end=OVER)], chunk_of(5), r"\b6\b"),
+    "an id that was used": ([chunk_of(5, end=OVER), chunk_of(3, end=OVER)], chunk_of(3), r"\b6\b"),
+}
+
+
+@pytest.mark.parametrize("name", CANNOT_FOLLOW)
+def test_a_chunk_that_cannot_follow_is_refused(name: str) -> None:
+    before, chunk, message = CANNOT_FOLLOW[name]
     index = ChunkIndex()
-    for episode in (0, 5, 3):
-        index.append(chunk_of(episode, 0, 5, End.TERMINATED), 0, 0, 8)
-    for unused in (1, 2, 4, 6):
-        index.check([chunk_of(unused)])
-    for used in (0, 3, 5):
-        with pytest.raises(ValueError, match=rf"^episode {used} .*\b6\b"):
-            index.check([chunk_of(used)])
-
-
-@pytest.mark.parametrize("first", [0, 2, 4, 6])
-def test_a_chunk_must_continue_its_episode(first: int) -> None:
-    index = ChunkIndex()
-    index.append(chunk_of(0, 0, 5), 0, 0, 8)
-    with pytest.raises(ValueError, match=rf"episode 0 .*row {first}\b.*row 5\b"):
-        index.check([chunk_of(0, first, 3)])
-    index.check([chunk_of(0, 5, 3), chunk_of(0, 8, 3, End.PENDING), chunk_of(0, 10, 1)])
-
-
-def test_the_next_chunk_begins_with_the_pending_row() -> None:
-    index = ChunkIndex()
-    index.append(chunk_of(0, 0, 5, End.PENDING), 0, 0, 8)
-    with pytest.raises(ValueError, match=r"episode 0 .*row 5\b.*row 4\b"):
-        index.check([chunk_of(0, 5, 3)])
-    assert index.check([chunk_of(0, 4, 3)]) == [2]
-
-
-def test_a_stream_cannot_continue_an_earlier_episode() -> None:
-    index = ChunkIndex()
-    index.append(chunk_of(0, 0, 5), 0, 0, 8)
-    index.append(chunk_of(1, 0, 5), 0, 0, 8)
-    with pytest.raises(ValueError, match=r"episode 0 .*row 5\b.*row 0\b"):
-        index.check([chunk_of(0, 5, 5)])
+    for each in before:
+        index.append(each, 0, 0, 8)
+    with pytest.raises(ValueError, match=rf"\bepisode {chunk.episode} .*{message}"):
+        index.check([chunk])
+    for passed_over in {1, 2, 4, 6} - {each.episode for each in before}:
+        index.check([chunk_of(passed_over)])
 
 
 def test_ids_of_evicted_episodes_are_refused() -> None:

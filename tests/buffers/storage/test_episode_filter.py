@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -139,13 +140,7 @@ def test_functions_of_equal_code_and_values_are_one_condition(name: str) -> None
     assert chosen[0] == chosen[1] == chosen[2]
 
 
-class Task:
-    """An object whose attribute may change."""
-
-    seed = 0
-
-
-TASK, SEEDS = Task(), [0]
+TASK, SEEDS = SimpleNamespace(seed=0), [0]
 
 
 def changing_attribute(number: int) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
@@ -23,19 +23,16 @@ from stepwell.buffers import (
     SpecMismatch,
     Storage,
     StoreCorrupt,
-    StoreNotFound,
 )
 from stepwell.buffers.sampling.requests import Sequences
 from stepwell.buffers.sampling.sampler import Sampler
 from stepwell.buffers.storage.joined import JoinedStorage, open_many
 from support.crash.disk_faults import NoSyncFiles
 from support.disk_stores import spoil
-from support.old_chunks import writing_deltas
-from support.rows.labelled_rows import SPEC, Label, Player, contents_of, labels_of, whole
+from support.rows.labelled_rows import SPEC, Label, labels_of, whole
 
 ID, STREAM = 1 << 48, 1 << 32
 RAW = SPEC.with_codecs({"observation": "raw", "info/picture": "raw"})
-DELTA = SPEC.with_codecs({"info/picture": "delta"})
 
 
 @pytest.fixture
@@ -55,20 +52,6 @@ def reading(stack: ExitStack, path: str, **options: Any) -> DiskStorage:
     return stack.enter_context(closing(DiskStorage.open(path, read_only=True, **options)))
 
 
-def three_kinds(stack: ExitStack, seed: int) -> list[Storage]:
-    """A ring in RAM, a dataset and a ring on disk with other codecs, and an empty storage."""
-    with writing_deltas():
-        storages: list[Storage] = [
-            MemoryStorage(SPEC, capacity=300),
-            disk(stack, f"{seed}/a", RAW),
-            MemoryStorage(RAW),
-            disk(stack, f"{seed}/b", DELTA, capacity=400),
-        ]
-        for store, chunks in ((0, 90), (1, 60), (3, 120)):
-            Player(storages[store], store, seed).play(chunks)
-    return storages
-
-
 def episodes_of(storage: Storage) -> list[Episode]:
     with closing(Sampler(storage, 1, 0.6)) as reader:
         return list(reader.episodes(None))
@@ -81,25 +64,6 @@ def draw(storage: Storage, count: int, length: int, seed: int = 0) -> Batch:
         return found
 
 
-@pytest.mark.proof
-@pytest.mark.parametrize("seed", range(4))
-def test_the_episodes_are_those_of_each_storage_in_turn(seed: int, stack: ExitStack) -> None:
-    storages = three_kinds(stack, seed)
-    many = JoinedStorage(storages)
-    found = episodes_of(many)
-    single = [(k, one) for k, storage in enumerate(storages) for one in episodes_of(storage)]
-    assert [one.id for one in found] == [(k << 48) + one.id for k, one in single]
-    assert [contents_of(one) for one in found] == [
-        contents_of(replace(one, stream=(k << 32) + one.stream)) for k, one in single
-    ]
-    assert storages[0].index.base > 0
-    assert storages[3].index.base > 0
-    assert many.index.steps == sum(storage.index.steps for storage in storages)
-    assert many.index.total_steps == sum(storage.index.total_steps for storage in storages)
-    assert many.index.episodes == sum(storage.index.episodes for storage in storages)
-    assert many.nbytes == sum(storage.nbytes for storage in storages)
-
-
 def test_a_storage_with_a_weight_and_no_window_is_named() -> None:
     storages = [MemoryStorage(SPEC), MemoryStorage(SPEC)]
     storages[0].add([whole(0, 0, 9)])
@@ -108,25 +72,6 @@ def test_a_storage_with_a_weight_and_no_window_is_named() -> None:
     with pytest.raises(NotEnoughData, match=r"\bstore 1 .*\b4 rows"):
         draw(JoinedStorage(storages, [1, 1]), 50, 4)
     draw(JoinedStorage(storages, [1, 0]), 50, 4)
-
-
-def test_a_refresh_shows_what_was_stored_and_keeps_the_ids(stack: ExitStack) -> None:
-    written = [disk(stack, "a"), disk(stack, "b")]
-    for store, storage in enumerate(written):
-        storage.add([whole(store, 0, 6), whole(store, 1, 6)])
-    many = JoinedStorage([reading(stack, "a"), reading(stack, "b")])
-    before = draw(many, 400, 3)
-    ids = dict(zip(labels_of(np.asarray(before.observation)), before.ids.tolist(), strict=True))
-    assert not many.refresh()
-    assert many.generation == 0
-    written[0].add([whole(0, 2, 6)])
-    assert [one.id for one in episodes_of(many)] == [0, 1, ID, ID + 1]
-    assert many.refresh()
-    assert [one.id for one in episodes_of(many)] == [0, 1, 2, ID, ID + 1]
-    after = draw(many, 600, 3)
-    again = dict(zip(labels_of(np.asarray(after.observation)), after.ids.tolist(), strict=True))
-    assert ids.items() < again.items()
-    assert len(set(again.values())) == len(again)
 
 
 def test_weights_stay_after_a_refresh() -> None:
@@ -175,15 +120,6 @@ def test_metadata_and_sessions_are_those_of_each_storage(stack: ExitStack) -> No
     ]
 
 
-def test_nothing_can_be_written(stack: ExitStack) -> None:
-    many = JoinedStorage([disk(stack, "a"), MemoryStorage(SPEC)])
-    with pytest.raises(ValueError, match=r"\bchunks\b.*\b2 stores"):
-        many.add([whole(0, 0, 3)])
-    with pytest.raises(ValueError, match=r"\ba run\b.*\b2 stores"):
-        many.append_session({})
-    assert len(many.index) == 0
-
-
 def changed(**change: Any) -> Spec:
     return replace(SPEC, fields=(replace(SPEC.fields[0], **change), *SPEC.fields[1:]))
 
@@ -205,36 +141,28 @@ def test_other_rows_are_refused_with_the_folder_and_the_difference(
         JoinedStorage(storages)
 
 
-@pytest.mark.parametrize(
-    ("weights", "message"),
-    [
-        ([1.0], r"weights: .*\b2 stores.*\b1\b"),
-        ([1, -0.5], r"weights: .*>= 0.*-0\.5"),
-        ([0, 0.0], r"weights: .*above 0"),
-    ],
-)
-def test_invalid_weights_are_refused(weights: list[float], message: str) -> None:
+EMPTY = MemoryStorage(SPEC)
+REFUSED: dict[str, tuple[Callable[[], object], str]] = {
+    "chunks": (lambda: JoinedStorage([EMPTY, EMPTY]).add([whole(0, 0, 3)]), r"chunks\b.*\b2 st"),
+    "encoded": (lambda: JoinedStorage([EMPTY, EMPTY]).add_encoded([]), r"chunks\b.*\b2 stores"),
+    "a run": (lambda: JoinedStorage([EMPTY, EMPTY]).append_session({}), r"a run\b.*\b2 stores"),
+    "one weight": (lambda: JoinedStorage([EMPTY, EMPTY], [1.0]), r"weights: .*\b2 stores.*\b1\b"),
+    "below 0": (lambda: JoinedStorage([EMPTY, EMPTY], [1, -0.5]), r"weights: .*>= 0.*-0\.5"),
+    "all 0": (lambda: JoinedStorage([EMPTY, EMPTY], [0, 0.0]), r"weights: .*above 0"),
+    "no storage": (lambda: JoinedStorage([]), r"storages: .*none"),
+    "nested": (
+        lambda: JoinedStorage([JoinedStorage([EMPTY]), EMPTY]),
+        r"storages: .*JoinedStorage",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_several_stores_cannot_do_is_refused(name: str) -> None:
+    call, message = REFUSED[name]
     with pytest.raises(ValueError, match=message):
-        JoinedStorage([MemoryStorage(SPEC), MemoryStorage(SPEC)], weights)
-
-
-def test_no_storage_and_nested_joined_storages_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"storages: .*none"):
-        JoinedStorage([])
-    inner = JoinedStorage([MemoryStorage(SPEC)])
-    with pytest.raises(ValueError, match=r"storages: .*JoinedStorage"):
-        JoinedStorage([inner, MemoryStorage(SPEC)])
-
-
-def test_folders_are_opened_as_joined_storages(stack: ExitStack) -> None:
-    for store, path in enumerate("ab"):
-        with closing(disk(stack, path)) as storage:
-            storage.add([whole(store, 0, 5)])
-    with closing(open_many(["a", Path("b")], [0, 1], "raise")) as many:
-        assert [one.id for one in episodes_of(many)] == [0, ID]
-        assert {label.store for label in labels_of(draw(many, 9, 3).observation)} == {1}
-    with pytest.raises(StoreNotFound, match=r"/nowhere .*manifest\.json"):
-        open_many(["a", "nowhere"], None, "raise")
+        call()
+    assert len(EMPTY.index) == 0
 
 
 def test_stores_with_different_specs_are_closed_again(

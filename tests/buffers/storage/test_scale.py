@@ -63,13 +63,7 @@ def expect_equal(few: Work, many: Work) -> None:
 
 def filled(storage: Any, chunks: int) -> Any:
     """Store episodes of three chunks from four envs that are stepped together."""
-    rest = [
-        chunk_of(4 * round + env, 3 * part, 3, END[part], stream=env)
-        for round in range(chunks // 12)
-        for part in range(3)
-        for env in range(4)
-    ]
-    storage.add(rest)
+    storage.add([placed(place) for place in range(chunks)])
     return storage
 
 
@@ -130,7 +124,7 @@ def indexed(chunks: int) -> ChunkIndex:
 
 
 def placed(place: int) -> Chunk:
-    """The chunk at a position of such an index."""
+    """The chunk at such a position."""
     env, part = place % 4, place // 4 % 3
     return chunk_of(place // 12 * 4 + env, 3 * part, 3, END[part], stream=env)
 

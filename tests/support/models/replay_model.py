@@ -9,8 +9,8 @@ import numpy as np
 
 from stepwell.buffers import Batch, End, Field, Spec
 from stepwell.buffers.sampling.batch import TransitionBatch
-from stepwell.buffers.sampling.requests import Align, Episodes, Sequences, Transitions
-from support.rows.replay_rows import ModelEpisode, Row, numbered, streams_of
+from stepwell.buffers.sampling.requests import Align, Episodes, Request, Sequences, Transitions
+from support.rows.replay_rows import ModelEpisode, Played, Row, numbered, streams_of
 
 FLAGS = ("is_first", "is_last", "terminated", "truncated", "cut")
 
@@ -93,7 +93,62 @@ def transitions(
     return found
 
 
+def whole_episodes(
+    episodes: Sequence[ModelEpisode], request: Episodes, stack: int = 1
+) -> list[list[Row]]:
+    """The rows of all episodes that can be drawn, from the first with a complete stack."""
+    frames = stack - 1 if request.stack else 0
+    found = [each.rows[frames if each.head > 0 else 0 :] for each in episodes]
+    return [rows for rows in found if len(rows) > (request.align == "transition")]
+
+
+def drawable(played: Played | Stored, request: Request, stack: int = 1) -> dict[int, Any]:
+    """Everything that a request can draw, by the ids that batches give to it."""
+    if isinstance(request, Transitions):
+        return {step.row.id: step for step in transitions(played.episodes, request, stack)}
+    if isinstance(request, Sequences):
+        return by_id(sequences(played.episodes, request, stack), request)
+    wholes = whole_episodes(played.episodes, request, stack)
+    return {rows[0].id: Item(tuple(rows)) for rows in wholes}
+
+
 # What a draw contains
+
+
+class Stored(NamedTuple):
+    """Rows that were not played into the replay that is drawn from."""
+
+    spec: Spec
+    episodes: Sequence[ModelEpisode]
+
+
+def assert_drawn(
+    played: Played | Stored,
+    batch: Any,
+    request: Request,
+    stack: int = 1,
+    known: Mapping[int, Any] | None = None,
+) -> list[Any]:
+    """All arrays of a batch are those of what has its ids; returns that.
+
+    Args:
+        played: The rows of the replay that the batch is from.
+        batch: The batch.
+        request: What was asked for.
+        stack: Frames of a stack.
+        known: What may be in the batch, by its ids; by default, all that can be drawn.
+    """
+    known = drawable(played, request, stack) if known is None else known
+    contents, some = Contents(played.spec, played.episodes), drawn(batch, known)
+    if isinstance(request, Transitions):
+        assert isinstance(batch, TransitionBatch)
+        assert_transitions(played.spec, contents, batch, some, request)
+    else:
+        assert isinstance(batch, Batch)
+        longest = max(len(item.places) for item in some)
+        padded = [Item(item.places + (None,) * (longest - len(item.places))) for item in some]
+        assert_sequences(played.spec, contents, batch, padded, request)
+    return some
 
 
 class Contents:
@@ -186,7 +241,7 @@ def by_id(items: Iterable[Item], request: Sequences) -> dict[int, Item]:
     return {item_id(item, request): item for item in items}
 
 
-def drawn(batch: Batch, items: Mapping[int, Item]) -> list[Item]:
+def drawn(batch: Batch | TransitionBatch, items: Mapping[int, Any]) -> list[Any]:
     """The items of a batch; each must be one that can be drawn."""
     ids = batch.ids.tolist()
     for row in ids:

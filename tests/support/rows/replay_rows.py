@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -253,8 +252,3 @@ def streams_of(episodes: Sequence[ModelEpisode]) -> list[list[Row]]:
     for row in rows_in_order(episodes):
         streams.setdefault(row.stream, []).append(row)
     return list(streams.values())
-
-
-def copied(episodes: Sequence[ModelEpisode]) -> list[ModelEpisode]:
-    """The episodes as they are now."""
-    return copy.deepcopy(list(episodes))

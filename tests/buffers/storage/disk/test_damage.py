@@ -18,8 +18,6 @@ from stepwell.buffers import (
     Chunk,
     DiskStorage,
     SequenceReplayBuffer,
-    Spec,
-    SpecMismatch,
     StoreCorrupt,
     StoreNotFound,
     StoreTooNew,
@@ -70,21 +68,13 @@ def cure(path: Path) -> str:
 # --- files of another length ----------------------------------------------------------------------
 
 
-def cut_to(nbytes: int) -> Change:
-    """The first segment is shorter than it was."""
+def cut_to(nbytes: int, *values: object) -> Change:
+    """The first segment is shorter than it was; by default, both lengths are named."""
 
     def change(path: Path) -> str:
         expected = (path / FIRST).stat().st_size
         os.truncate(path / FIRST, nbytes)
-        return names(path / FIRST, nbytes, expected, cure(path))
-
-    return change
-
-
-def cut_before_tables(nbytes: int, *values: object) -> Change:
-    def change(path: Path) -> str:
-        os.truncate(path / FIRST, nbytes)
-        return names(path / FIRST, *values, cure(path))
+        return names(path / FIRST, *(values or (nbytes, expected)), cure(path))
 
     return change
 
@@ -213,8 +203,8 @@ def without_manifest(path: Path) -> str:
 
 BEGINS = 84, b"\x93SWELL\r\n"  # the least bytes of a header, and its first ones
 CASES: dict[str, tuple[type[Exception], Change]] = {
-    "empty segment": (StoreCorrupt, cut_before_tables(0, *BEGINS, 0)),
-    "segment cut off in its first fields": (StoreCorrupt, cut_before_tables(50, *BEGINS, 50)),
+    "empty segment": (StoreCorrupt, cut_to(0, *BEGINS, 0)),
+    "segment cut off in its first fields": (StoreCorrupt, cut_to(50, *BEGINS, 50)),
     "segment cut off after its header": (StoreCorrupt, cut_to(4096)),
     "segment cut off in slot table B": (StoreCorrupt, cut_to(8192 + 70)),
     "sealed segment one byte too short": (StoreCorrupt, resized(-1)),
@@ -295,57 +285,6 @@ def test_a_file_that_is_truncated_while_it_is_read_does_not_crash_the_process(st
         os.truncate(store / FIRST, 8192)
         with pytest.raises(StoreCorrupt, match=names(store / FIRST, 8192, expected, cure(store))):
             reader.payload(0)
-
-
-def test_damaged_rows_name_file_episode_and_offset(store: Path) -> None:
-    with reopen(store, read_only=True) as reader:
-        record = reader.index.record(2)
-    poke(store / FIRST, record.offset + 40, b"\xff\xfe")
-    with reopen(store, read_only=True) as reader:
-        reader.payload(1)
-        last_row = record.first_row + record.stored_rows - 1
-        message = names(
-            *(store / FIRST, record.nbytes, f"offset {record.offset}"),
-            *(f"rows {record.first_row} to {last_row}", f"episode {record.episode}", cure(store)),
-        )
-        for _ in range(2):
-            with pytest.raises(StoreCorrupt, match=message):
-                reader.payload(2)
-        reader.payload(3)
-
-
-# --- another Spec ---------------------------------------------------------------------------------
-
-
-def changed(which: str, **more: object) -> Spec:
-    """The Spec of the stores with one field changed."""
-    return replace(
-        SPEC,
-        fields=tuple(
-            replace(field, **more) if field.name == which else field  # type: ignore[arg-type]
-            for field in SPEC.fields
-        ),
-    )
-
-
-OTHER_SPECS: dict[str, tuple[Spec, tuple[str, ...]]] = {
-    "shape": (
-        changed("observation", shape=(8, 12)),
-        ("'observation'", "uint8 (12, 8), zstd", "uint8 (8, 12), zstd"),
-    ),
-    "field missing": (replace(SPEC, fields=SPEC.fields[:-1]), ("'extra/memory'",)),
-}
-
-
-@pytest.mark.parametrize("case", OTHER_SPECS)
-def test_a_spec_that_differs_from_the_store_is_refused(store: Path, case: str) -> None:
-    other, difference = OTHER_SPECS[case]
-    with SequenceReplayBuffer(store) as replay:
-        with pytest.raises(SpecMismatch, match=names(store, *difference)):
-            replay.bind(other, {"seed": 1})
-        assert list(replay.sessions) == []
-        replay.bind(SPEC, {"seed": 2})
-        assert [session["seed"] for session in replay.sessions] == [2]
 
 
 # --- other paths, and folders that cannot be written ----------------------------------------------

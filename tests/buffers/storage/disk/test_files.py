@@ -6,13 +6,12 @@ import errno
 import io
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from stepwell.buffers.storage.disk.files import Files, replace_file, write_at
+from support.crash.other_processes import line_of, python
 
 
 def test_short_writes_are_continued(tmp_path: Path) -> None:
@@ -25,39 +24,14 @@ def test_short_writes_are_continued(tmp_path: Path) -> None:
     assert (tmp_path / "a").read_bytes() == b"\0\0abcdefgh"
 
 
-def test_a_replaced_file_gets_its_name_when_it_is_complete(tmp_path: Path) -> None:
-    class Watching(Files):
-        calls: list[str]
-
-        def fsync(self, file: io.FileIO) -> None:
-            assert (tmp_path / "a").read_bytes() == b"old"
-            assert (tmp_path / "a.tmp").read_bytes() == b"new"
-            self.calls.append("fsync")
-            super().fsync(file)
-
-        def rename(self, old: Path, new: Path) -> None:
-            self.calls.append("rename")
-            super().rename(old, new)
-
-        def fsync_folder(self, path: Path) -> None:
-            self.calls.append(f"fsync {path.name}")
-            super().fsync_folder(path)
-
-    (tmp_path / "a").write_bytes(b"old")
-    (tmp_path / "a.tmp").write_bytes(b"left by a crash")
-    files = Watching()
-    files.calls = []
-    replace_file(files, tmp_path / "a", b"new")
-    assert files.calls == ["fsync", "rename", f"fsync {tmp_path.name}"]
+def test_what_a_crash_left_is_replaced_and_not_emptied(tmp_path: Path) -> None:
+    """It may have a second name elsewhere."""
+    (tmp_path / "own").write_bytes(b"mine")
+    os.link(tmp_path / "own", tmp_path / "a.tmp")
+    replace_file(Files(), tmp_path / "a", b"new")
     assert (tmp_path / "a").read_bytes() == b"new"
-    assert os.listdir(tmp_path) == ["a"]
-
-
-def test_reading_stops_at_the_end_of_the_file(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(b"abcdef")
-    with Files().open(tmp_path / "a") as file:
-        assert Files().pread(file, 100, 2) == b"cdef"
-        assert Files().pread(file, 100, 6) == b""
+    assert (tmp_path / "own").read_bytes() == b"mine"
+    assert sorted(os.listdir(tmp_path)) == ["a", "own"]
 
 
 def test_mapped_bytes_are_read_only_and_stay_after_their_file_is_removed(tmp_path: Path) -> None:
@@ -90,15 +64,6 @@ def test_without_fallocate_the_free_disk_space_is_checked(
             Files().allocate(file, 1 << 60)
 
 
-def test_a_lock_is_exclusive_and_freed_by_closing(tmp_path: Path) -> None:
-    one, other = (Files().open_to_write(tmp_path / "LOCK") for _ in range(2))
-    with one, other:
-        assert Files().lock(one)
-        assert not Files().lock(other)
-        one.close()
-        assert Files().lock(other)
-
-
 HOLDER = """
 import os, sys, time
 from pathlib import Path
@@ -116,12 +81,8 @@ time.sleep(60)
 @pytest.mark.proof
 def test_forked_workers_of_a_killed_writer_do_not_keep_its_lock(tmp_path: Path) -> None:
     path = tmp_path / "LOCK"
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(path)], stdout=subprocess.PIPE, text=True
-    )
-    assert holder.stdout is not None
-    with holder.stdout:
-        worker = int(holder.stdout.readline())
+    with python(HOLDER, path) as holder:
+        worker = int(line_of(holder))
         try:
             with Files().open_to_write(path) as file:
                 assert not Files().lock(file)
@@ -131,5 +92,3 @@ def test_forked_workers_of_a_killed_writer_do_not_keep_its_lock(tmp_path: Path) 
                 assert Files().lock(file)
         finally:
             os.kill(worker, signal.SIGKILL)
-            holder.kill()
-            holder.wait()

@@ -7,6 +7,7 @@ import copy
 import os
 import random
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -271,6 +272,7 @@ def test_a_reader_follows(
     with reopen(path, read_only=True) as reader:
         replay = SequenceReplayBuffer.of(reader)
         replay.sample_transitions(50)  # reads and maps files
+        assert list(replay.iter_episodes(where=has_even_seed))  # remembers what it was told
         before = replay.digest()
         run.go_back_to(noted)
         run.rng = np.random.default_rng(99)  # other rows than before
@@ -284,6 +286,11 @@ def test_a_reader_follows(
         assert_same_index(reader, run.storage)
         assert replay.digest() == run.replay.digest()
         ids = [episode.id for episode in run.replay.iter_episodes()]
+        even, expected = (
+            [episode.id for episode in each.iter_episodes(where=has_even_seed)]
+            for each in (replay, run.replay)
+        )
+        assert even == expected
         rows = run.replay.sample_transitions(50)
         found = replay.take(Transitions(1), rows.ids)
         assert np.array_equal(found.observation, rows.observation)
@@ -291,6 +298,10 @@ def test_a_reader_follows(
         assert not reader.refresh()
     for each in (whole, run):
         each.replay.close()
+
+
+def has_even_seed(metadata: Mapping[str, Any]) -> bool:
+    return bool(metadata.get("seed", 1) % 2 == 0)
 
 
 def test_a_copy_by_hard_links_is_not_changed(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import io
 import os
 import re
 import shutil
-import signal
 import socket
 from pathlib import Path
 
@@ -17,18 +16,9 @@ from stepwell.buffers.storage.disk.files import Files
 from stepwell.buffers.storage.disk.folder import StoreFolder
 from stepwell.buffers.testing import assert_holds, chunk_of
 from support.crash.disk_faults import NoSyncFiles
-from support.crash.other_processes import attempt, in_fork, line_of, python
+from support.crash.other_processes import attempt, in_fork
 from support.disk_stores import contents, create, filled, reopen
 from support.rows.labelled_rows import SPEC
-
-WRITER = """
-import sys
-from stepwell.buffers import DiskStorage
-with DiskStorage.open(sys.argv[1]) as storage:
-    print("open", flush=True)
-    sys.stdin.readline()
-print("closed", flush=True)
-"""
 
 
 def refusal(path: Path, pid: int) -> str:
@@ -43,24 +33,16 @@ def is_being_written(path: Path) -> bool:
     return StoreFolder(path, Files()).is_being_written
 
 
-def test_a_second_writer_is_refused_in_the_same_process(tmp_path: Path) -> None:
+def test_a_second_writer_is_refused_in_the_same_process_and_in_a_fork(tmp_path: Path) -> None:
     path = tmp_path / "a"
     with create(path) as storage:
+        error = in_fork(lambda: reopen(path))
+        assert re.search(refusal(path, os.getpid()), error.removeprefix("StoreLocked: "))
         with pytest.raises(StoreLocked, match=refusal(path, os.getpid())):
             reopen(path)
         storage.add([chunk_of(0)])
     with reopen(path) as storage:
         assert_holds(storage, [chunk_of(0)])
-
-
-def test_a_second_writer_is_refused_in_a_forked_child(tmp_path: Path) -> None:
-    path = tmp_path / "a"
-    with create(path) as storage:
-        error = in_fork(lambda: reopen(path))
-        assert re.search(refusal(path, os.getpid()), error.removeprefix("StoreLocked: "))
-        with pytest.raises(StoreLocked):
-            reopen(path)
-        storage.add([chunk_of(0)])
 
 
 def test_a_forked_child_may_read_but_not_write(tmp_path: Path) -> None:
@@ -104,27 +86,6 @@ def test_an_open_that_fails_frees_the_lock(tmp_path: Path) -> None:
 
 
 # --- is_being_written -----------------------------------------------------------------------------
-
-
-@pytest.mark.proof
-def test_a_store_is_being_written_while_its_writer_runs(tmp_path: Path) -> None:
-    path = tmp_path / "a"
-    chunks = filled(path)
-    assert not is_being_written(path)
-    with reopen(path, read_only=True):
-        assert not is_being_written(path)
-    with reopen(path):
-        assert is_being_written(path)
-        assert in_fork(lambda: is_being_written(path)) == "True"
-    assert not is_being_written(path)
-    with python(WRITER, path) as writer:
-        assert line_of(writer) == "open"
-        assert is_being_written(path)
-        writer.send_signal(signal.SIGKILL)
-        writer.wait()
-        assert not is_being_written(path)
-    with DiskStorage.open(path) as storage:
-        assert_holds(storage, chunks)
 
 
 def test_a_copy_of_a_store_is_not_being_written(tmp_path: Path) -> None:

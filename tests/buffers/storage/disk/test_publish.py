@@ -9,8 +9,6 @@ import os
 import re
 import signal
 import stat
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ import pytest
 from stepwell.buffers.base.errors import StoreLocked, StoreNotFound
 from stepwell.buffers.storage.disk.files import Files
 from stepwell.buffers.storage.disk.publish import Kind, check_complete, publish
+from support.crash.other_processes import line_of, python
 
 KINDS: tuple[Kind, ...] = ("folder", "file")
 
@@ -238,14 +237,8 @@ with publish(Path(sys.argv[1]), "a test") as part:
 
 @pytest.mark.proof
 def test_a_running_process_is_named_and_a_killed_one_replaced() -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLDER, "x"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "begun\n"
+    with python(HOLDER, "x") as process:
+        assert line_of(process) == "begun"
         before = tree()
         with pytest.raises(StoreLocked, match=rf"\bx .*\bpid {process.pid} on .* since \d"):
             make("x")

@@ -17,13 +17,7 @@ from stepwell.buffers.storage.disk import snapshot
 from stepwell.buffers.testing import assert_holds, chunk_of, play
 from support.crash.disk_faults import NoSyncFiles
 from support.disk_stores import assert_same_index, create, read_all, reopen
-from support.rows.numbered_rows import assert_right, follow, write_fast
-
-RINGS: dict[str, dict[str, int]] = {
-    "dataset": {},
-    "ring in steps": {"capacity": 320},
-    "ring in bytes": {"capacity_bytes": 1 << 20},
-}
+from support.rows.followed_rows import assert_right, follow, write_fast
 
 
 def noisy_chunk(episode: int, rows: int) -> Chunk:
@@ -62,7 +56,7 @@ def test_an_eviction_at_any_moment_of_a_refresh_repeats_it(
     moments, step = 0, 1 if request.config.getoption("--full") else 5
     while True:
         path, moment = tmp_path / str(moments), moments * step
-        with create(path, **RINGS["ring in steps"]) as storage:
+        with create(path, capacity=320) as storage:
             files = Racing(functools.partial(storage.add, added[20:]))
             storage.add(added[:1])
             reader = DiskStorage.open(path, read_only=True, files=files)
@@ -185,10 +179,10 @@ def test_processes_that_follow_a_writer_see_only_right_rows(
 ) -> None:
     path = tmp_path / "a"
     is_full = request.config.getoption("--full")
-    calls = 4_000 if is_full else 1_600
+    chunks = 12_000 if is_full else 4_800
     with ProcessPoolExecutor(3, mp_context=PROCESSES) as pool:
         readers = [pool.submit(follow, path) for _ in range(2)]
-        evicted = pool.submit(write_fast, path, calls, capacity).result()
+        evicted = pool.submit(write_fast, path, chunks, capacity).result()
         found = [reader.result() for reader in readers]
     assert (evicted > 500) == (capacity is not None)
     for states, rows, drawn in found:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import shutil
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from unittest import mock
@@ -20,7 +21,7 @@ from stepwell.buffers.storage.disk import snapshot
 from stepwell.buffers.testing import Recording, assert_holds, rows_of
 from support.crash.disk_faults import NoSyncFiles
 from support.disk_stores import create
-from support.models.chunk_model import KINDS, assert_same_index
+from support.models.chunk_model import KINDS, assert_same_index, same_records
 
 CAPACITY = 480  # chunks of up to 30 rows are kept whole
 CAPACITY_BYTES = 1 << 20
@@ -67,6 +68,15 @@ class Reader:
     end: int
 
 
+def drop(storage: DiskStorage) -> None:
+    """Close files and lock and write nothing, as the kernel does after kill -9."""
+    appender = storage._appender
+    assert appender is not None
+    if appender._writer is not None:
+        appender._writer.close()
+    appender._lock.close()
+
+
 class WriterAndReaders(RuleBasedStateMachine):
     """The list is never cut: the position of the oldest chunk tells how much was evicted."""
 
@@ -111,15 +121,15 @@ class WriterAndReaders(RuleBasedStateMachine):
             self.writer.add(chunks)
             self.added += chunks
 
-    @rule()
-    def close_and_reopen(self) -> None:
-        self.writer.close()
+    @rule(end=st.sampled_from([DiskStorage.close, drop]))
+    def close_or_kill_and_reopen(self, end: Callable[[DiskStorage], None]) -> None:
+        before = self.writer.index
+        end(self.writer)
         self.open_writer()
-
-    @rule()
-    def kill_between_calls(self) -> None:
-        drop(self.writer)
-        self.open_writer()
+        after = self.writer.index
+        assert same_records(after.records, before.records)
+        assert (after.base, after.counters) == (before.base, before.counters)
+        assert (after.steps, after.episodes) == (before.steps, before.episodes)
 
     @rule(flush=FLUSHES, writes=st.integers(0, 8), share=st.floats(0, 1))
     def kill_while_adding_or_closing(
@@ -239,15 +249,6 @@ class WriterAndReaders(RuleBasedStateMachine):
             assert_chunk_is(reader.storage, position, self.added[position])
         if reader.end - reader.base < 60:  # quadratic in the chunks
             assert_holds(reader.storage, self.added[reader.base : reader.end])
-
-
-def drop(storage: DiskStorage) -> None:
-    """Close files and lock and write nothing, as the kernel does after kill -9."""
-    appender = storage._appender
-    assert appender is not None
-    if appender._writer is not None:
-        appender._writer.close()
-    appender._lock.close()
 
 
 def assert_chunk_is(storage: DiskStorage, position: int, chunk: Chunk) -> None:

@@ -18,7 +18,7 @@ from stepwell.buffers.storage.disk.folder import StoreFolder
 from stepwell.buffers.storage.disk.format import SLOT, Header, SealedSegment
 from stepwell.buffers.storage.disk.segment import load, segment_path
 from stepwell.buffers.testing import SPEC, assert_holds, chunk_of
-from support.crash.disk_faults import NoSyncFiles
+from support.crash.disk_faults import NoSyncFiles, Result, SteeredFiles
 
 A, B, DATA = 0, 1, 2
 Flushes = list[list[Chunk]]
@@ -54,49 +54,25 @@ def test_after_a_failure_the_writer_refuses_more_rows(tmp_path: Path) -> None:
         storage.add([chunk_of(2)])
 
 
-def test_a_full_disk_is_reported_with_the_bytes_needed_and_free(tmp_path: Path) -> None:
-    class Full(NoSyncFiles):
-        def allocate(self, file: object, nbytes: int) -> None:
-            raise OSError(28, "No space left on device")
-
-    with DiskStorage.create(tmp_path / "a", SPEC, files=Full()) as storage:
-        message = rf"{tmp_path}/a\b.*\b\d{{7}} bytes\b.*\b\d+\b.*\bfree\b"
-        with pytest.raises(StoreFailed, match=message):
-            storage.add([chunk_of(0)])
-        assert len(storage.index) == 0
-    assert sorted(os.listdir(tmp_path / "a")) == ["LOCK", "manifest.json"]
-
-
-class Watching(Files):
+class Watching(SteeredFiles):
     """Lists the calls that make data durable."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
 
-    def pwrite(self, file: FileIO, data: memoryview, offset: int) -> int:
+    def write(self, file: FileIO, data: memoryview, offset: int) -> int:
         name = Path(str(file.name)).name
         if name.endswith(".bin.tmp") and offset:
             header = Header.unpack(self.pread(file, 4096, 0), "")
             parts = [*header.table_offsets, header.data_offset]
             name = ["A", "B", "data"][sum(part <= offset for part in parts) - 1]
         self.calls.append(f"write {name}")
-        return super().pwrite(file, data, offset)
+        return super().write(file, data, offset)
 
-    def fdatasync(self, file: FileIO) -> None:
-        self.calls.append("fdatasync")
-        super().fdatasync(file)
-
-    def fsync(self, file: FileIO) -> None:
-        self.calls.append("fsync")
-        super().fsync(file)
-
-    def fsync_folder(self, path: Path) -> None:
-        self.calls.append("fsync folder")
-        super().fsync_folder(path)
-
-    def allocate(self, file: FileIO, nbytes: int) -> None:
-        self.calls.append("allocate")
-        super().allocate(file, nbytes)
+    def steer(self, name: str, call: Callable[[], Result]) -> Result:
+        if name in ("allocate", "fdatasync", "fsync", "fsync_folder"):
+            self.calls.append(name)
+        return call()
 
     def rename(self, old: Path, new: Path) -> None:
         self.calls.append(f"rename {new.name}")
@@ -113,10 +89,10 @@ class Watching(Files):
 
 
 FLUSH = ["write data", "write A", "fdatasync", "write B"]
-NEW_MANIFEST = ["write manifest.json.tmp", "fsync", "rename manifest.json", "fsync folder"]
+NEW_MANIFEST = ["write manifest.json.tmp", "fsync", "rename manifest.json", "fsync_folder"]
 NEW_SEGMENT = [
     *("allocate", "write segment-00000000.bin.tmp", "fsync"),
-    *("rename segment-00000000.bin", "fsync folder"),
+    *("rename segment-00000000.bin", "fsync_folder"),
 ]
 
 
@@ -297,9 +273,15 @@ def test_wrong_data_of_a_committed_slot_is_neither_read_nor_dropped(
             for position in range(len(ALL)):
                 if position == slot:
                     record = storage.index.record(position)
-                    place = rf"\boffset {record.offset}\b.*\bepisode {record.episode}\b"
-                    with pytest.raises(StoreCorrupt, match=place):
-                        storage.payload(position)
+                    last = record.first_row + record.stored_rows - 1
+                    place = (
+                        rf"^{segment_path(path, 0)}\b.*\b{record.nbytes}\b.*"
+                        rf"\boffset {record.offset}\b.*\brows {record.first_row} to {last}\b.*"
+                        rf"\bepisode {record.episode}\b.*\bstepwell repair {path}\b"
+                    )
+                    for read in (storage.payload, storage.encoded):
+                        with pytest.raises(StoreCorrupt, match=place):
+                            read(position)
                 else:
                     storage.payload(position)
 

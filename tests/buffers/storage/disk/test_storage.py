@@ -12,75 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from stepwell.buffers import Chunk, DiskStorage, End, Field, MemoryStorage, Spec, SpecMismatch
+from stepwell.buffers import DiskStorage, End, Field, MemoryStorage, Spec, SpecMismatch
 from stepwell.buffers.storage.disk.format import Manifest
 from stepwell.buffers.testing import SPEC, Recording, assert_holds, chunk_of, play
 from support.crash.disk_faults import NoSyncFiles
-from support.disk_stores import assert_same_index, copy_of, create, filled, read_all, reopen
-from support.examples import examples
-from support.models.chunk_model import same_records
-
-CALLS = st.lists(
-    st.one_of(
-        st.sampled_from(["close", "kill", "look"]),
-        st.lists(
-            st.tuples(
-                st.integers(0, 2),
-                st.integers(1, 40),
-                st.sampled_from([End.NONE, End.PENDING, End.TERMINATED, End.TRUNCATED]),
-            ),
-            min_size=1,
-            max_size=4,
-        ),
-    ),
-    max_size=12,
-)
-
-
-@pytest.mark.proof
-@given(CALLS, st.sampled_from([None, 60, 400]))
-@settings(max_examples=examples(60))
-def test_reopening_changes_nothing(
-    tmp_path_factory: pytest.TempPathFactory,
-    calls: list[str | list[tuple[int, int, End]]],
-    capacity: int | None,
-) -> None:
-    path = tmp_path_factory.mktemp("stores") / "a"
-    storage, memory = create(path, capacity=capacity), MemoryStorage(SPEC)
-    recording, added = Recording(), list[Chunk]()
-    for call in calls:
-        if isinstance(call, list):
-            chunks = [recording.chunk(*each) for each in call]
-            storage.add(chunks)
-            memory.add(chunks)
-            added += chunks
-            continue
-        before = storage.index
-        if call == "look":
-            with reopen(path, read_only=True) as reader:
-                assert_same_index(reader, storage)
-            continue
-        path = copy_of(path) if call == "kill" else path
-        storage.close()
-        storage = reopen(path)
-        assert same_records(storage.index.records, before.records)
-        assert (storage.index.base, storage.index.counters) == (before.base, before.counters)
-        recording.open.clear()  # an unfinished episode stays cut
-    if capacity is None:
-        assert_holds(storage, added)
-        names = [name for name in storage.index.records.dtype.names or () if name not in PLACE]
-        assert (storage.index.records[names] == memory.index.records[names]).all()
-        assert storage.index.steps == memory.index.steps
-        assert storage.index.episodes == memory.index.episodes
-    assert storage.index.counters == memory.index.counters
-    read_all(storage)
-    storage.close()
-
-
-PLACE = ("segment", "offset")  # differ between RAM and disk
+from support.disk_stores import copy_of, create, filled, reopen
 
 
 def test_an_unfinished_episode_goes_on_after_reopening_where_that_is_asked_for(
