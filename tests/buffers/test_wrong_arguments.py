@@ -77,23 +77,6 @@ def test_metadata_of_a_transition_are_json(metadata: Any) -> None:
     assert buffer.take(everything=True) == []
 
 
-@pytest.mark.parametrize(
-    ("changed", "name"),
-    [
-        ({"terminated": "yes"}, "terminated"),
-        ({"terminated": np.array([False, False, True])}, "terminated"),
-        ({"truncated": 1}, "truncated"),
-        ({"metadata": {"a": {1}}}, "metadata"),
-        ({"metadata": {"a": float("nan")}}, "metadata"),
-    ],
-)
-def test_arguments_of_an_episode_of_arrays(changed: dict[str, Any], name: str) -> None:
-    replay = SequenceReplayBuffer()
-    with replay.writer(SPEC) as writer, pytest.raises(TypeError, match=name):
-        writer.add_episode(**{**COLUMNS, "terminated": True, **changed})
-    assert replay.episodes == 0
-
-
 def test_a_writer_needs_a_replay() -> None:
     with pytest.raises(TypeError, match=r"replay.*str"):
         EpisodeWriter("runs/x")  # type: ignore[arg-type]

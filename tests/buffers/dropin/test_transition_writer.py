@@ -252,6 +252,13 @@ def test_every_env_keeps_its_newest_steps_in_a_small_ring(num_envs: int, capacit
 
 
 BUFFERS = {
+    "sb3": """
+from gymnasium import spaces
+buffer = sb3.ReplayBuffer(99, spaces.Box(0, 9, (2,)), spaces.Discrete(2), "cpu", path="a")
+for step in range(7):
+    seen = np.full((1, 2), step, np.float32)
+    buffer.add(seen, seen + 1, np.zeros(1, int), np.ones(1), np.zeros(1), [{}])
+""",
     "dreamer": """
 buffer = dreamer.ReplayBuffer(100, (3, 8, 8), 2, 2, 2, path="a")
 for _ in range(7):
@@ -279,6 +286,8 @@ for _ in range(8):
 
 @pytest.mark.parametrize("name", BUFFERS)
 def test_a_program_that_closes_no_buffer_keeps_its_steps(name: str, tmp_path: Path) -> None:
+    if name == "sb3":
+        pytest.importorskip("torch", reason="needs PyTorch: pip install 'stepwell[torch]'")
     code = f"import numpy as np\nfrom stepwell.buffers.dropin import {name}\n{BUFFERS[name]}"
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, timeout=60, check=True)
     with SequenceReplayBuffer.open(tmp_path / "a", read_only=True) as replay:

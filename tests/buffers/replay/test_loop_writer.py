@@ -35,7 +35,6 @@ from stepwell.buffers import (
     SpecMismatch,
 )
 from stepwell.buffers.replay.writer import ReplayWriter
-from support.envs.fakes import CounterEnv
 from support.examples import examples
 from support.programs import run_python
 
@@ -556,33 +555,22 @@ def test_a_forked_process_leaves_the_rows_to_the_first_one() -> None:
 
 
 @pytest.mark.proof
-def test_the_end_of_the_process_stores_the_rows(tmp_path: Path) -> None:
-    code = f"""
-import numpy as np, stepwell as sw
-from gymnasium import spaces
-replay = sw.SequenceReplayBuffer({str(tmp_path / "store")!r})
-writer = replay.writer((spaces.Box(0, 9, (1,)), spaces.Discrete(2)))
-for t in range(5):
-    writer.add(np.full(1, t, np.float32), 0, 1, np.full(1, t + 1, np.float32), False, False)
-"""
-    run_python("-c", code)
-    with SequenceReplayBuffer.open(tmp_path / "store", read_only=True) as replay:
-        assert replay.steps == 5
-
-
-@pytest.mark.proof
-def test_a_killed_process_keeps_what_was_flushed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_rows_of_a_process_that_ends_are_stored_and_those_before_a_kill(
+    tmp_path: Path, is_killed: bool
+) -> None:
     code = f"""
 import os, signal, numpy as np, stepwell as sw
 from gymnasium import spaces
 replay = sw.SequenceReplayBuffer({str(tmp_path / "store")!r})
 rows = spaces.Box(0, 9, (1,)), spaces.Discrete(2)
-with replay.writer(rows, flush_seconds=0) as writer:
-    for t in range(5):
-        writer.add(np.full(1, t, np.float32), 0, 1, np.full(1, t + 1, np.float32), False, False)
+writer = replay.writer(rows, {"flush_seconds=0" if is_killed else ""})
+for t in range(5):
+    writer.add(np.full(1, t, np.float32), 0, 1, np.full(1, t + 1, np.float32), False, False)
+if {is_killed}:
     os.kill(os.getpid(), signal.SIGKILL)
 """
-    run_python("-c", code, code=-signal.SIGKILL)
+    run_python("-c", code, code=-signal.SIGKILL if is_killed else 0)
     with SequenceReplayBuffer.open(tmp_path / "store", read_only=True) as replay:
         assert replay.steps == 5
 
@@ -641,27 +629,6 @@ def test_a_thread_may_draw_while_another_one_adds() -> None:
         thread.join()
     assert errors == []
     assert transitions(list(replay.iter_episodes())) == [(t, t % 5, 1, t + 1) for t in range(3010)]
-
-
-def test_a_collector_and_a_writer_take_turns() -> None:
-    replay = SequenceReplayBuffer(seed=0)
-    env = CounterEnv()
-    with sw.Collector(env, sw.RandomPolicy(), replay, seed=0) as collector:
-        collector.collect(steps=5)
-        with replay.writer() as writer:
-            space = replay.spec["observation"]
-            rows = np.arange(20).reshape(-1, *([1] * len(space.shape)))
-            rows = np.broadcast_to(rows, (20, *space.shape)).astype(space.dtype)
-            action = np.zeros(replay.spec["action"].shape, replay.spec["action"].dtype)
-            for t in range(4):
-                writer.add(rows[t], action, 1, rows[t + 1], False, False)
-            collector.collect(steps=5)
-            for t in range(4, 8):
-                writer.add(rows[t], action, 1, rows[t + 1], False, t == 7)
-            collector.collect(steps=5)
-    assert replay.steps == 23
-    own = [e for e in replay.iter_episodes() if "seed" not in e.metadata]
-    assert sum(e.steps for e in own) == 8
 
 
 def test_a_collector_continues_what_a_writer_began_and_the_other_way_round(tmp_path: Path) -> None:
@@ -773,17 +740,19 @@ def test_a_wrong_row_is_refused_and_changes_nothing(
         "action": 1,
         "reward": 1,
         "next_observation": zero(2),
-        "terminated": False,
-        "truncated": False,
+        "terminated": np.array([False]),
+        "truncated": 0,
     }
     with replay.writer(PLAIN, info={"lives": -1}) as writer:
-        writer.add(**{**right, "observation": zero(0), "next_observation": zero(1)})
+        before = {"observation": zero(0), "next_observation": zero(1), "reward": np.array([[1.5]])}
+        writer.add(**{**right, **before})
         with pytest.raises(kind) as caught:
             writer.add(**{**right, **changes})
         assert all(word in str(caught.value) for word in words), str(caught.value)
         writer.add(**right)
     (episode,) = replay.iter_episodes()
     assert episode.fields["observation"].ravel().tolist() == [0, 1, 2]
+    assert episode.reward.tolist() == [0, 1.5, 1]
 
 
 @pytest.mark.parametrize(
@@ -796,10 +765,13 @@ def test_a_wrong_row_is_refused_and_changes_nothing(
         ({"reward": [[1], [2], [3]]}, ValueError, ["rewards", "(3, 1)"]),
         ({"reward": ["a"]}, SpecMismatch, ["reward"]),
         ({"terminated": 1}, TypeError, ["terminated", "1"]),
+        ({"truncated": np.array([False, False, True])}, TypeError, ["truncated"]),
         ({"extras": {"value": [1, 2, 3]}}, SpecMismatch, ["extras", "value"]),
         ({"extras": [1]}, TypeError, ["extras", "[1]"]),
         ({"info": [1]}, TypeError, ["info", "[1]"]),
         ({"metadata": {"seed": 1}}, ValueError, ["seed"]),
+        ({"metadata": {"a": {1}}}, TypeError, ["metadata"]),
+        ({"metadata": {"a": float("nan")}}, TypeError, ["metadata"]),
         ({"env": 1}, ValueError, ["env", "1"]),
         (
             {"observation": np.zeros((1, 1), np.float32), "action": np.zeros(0, int), "reward": []},
@@ -941,13 +913,3 @@ def test_facts_of_an_episode_are_those_given_where_it_begins() -> None:
     found = {(e.stream, e.metadata["stream_episode"]): e.metadata for e in replay.iter_episodes()}
     facts = {key: (each["robot"], each.get("task")) for key, each in found.items()}
     assert facts == {(0, 0): ("arm", None), (1, 0): ("arm", "door"), (0, 1): ("leg", None)}
-
-
-def test_arrays_of_one_number_are_numbers() -> None:
-    replay = SequenceReplayBuffer()
-    start = np.zeros(1, np.float32)
-    with replay.writer(PLAIN) as writer:
-        writer.add(start, 0, np.array([1.5]), start + 1, 0, np.array([False]))
-        writer.add(start + 1, 0, np.array([[2.5]]), start + 2, np.array([1]), False)
-    (episode,) = replay.iter_episodes()
-    assert (episode.reward.tolist(), episode.end) == ([0, 1.5, 2.5], End.TERMINATED)

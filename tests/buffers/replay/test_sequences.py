@@ -104,43 +104,6 @@ def test_drop_last_refuses_a_batch_size_above_the_number_of_sequences() -> None:
     assert len(list(counting().sequences(6, length=3, drop_last=True))) == 1
 
 
-def test_a_policy_recomputes_the_same_states_over_a_sequence() -> None:
-    # The state counts the steps since the reset; the env's episodes have 4 steps, NEXT_STEP.
-    rows, envs = 12, 3
-    since = (np.arange(rows)[:, None] + np.arange(envs)) % 5
-    never, has_step = np.zeros((rows, envs), bool), since < 4
-    ends = since == 3
-    last = np.flatnonzero(has_step[-1] & ~ends[-1])
-    rollout = Rollout(
-        observation=since,
-        action=since,
-        reward=np.ones((rows, envs), np.float32),
-        is_first=since == 0,
-        terminated=ends,
-        truncated=never,
-        cut=never,
-        mask=has_step,
-        info={},
-        extras={"count": since},
-        bootstrap=_open_ends(rows, last),
-        state=since.astype(np.int64),
-        initial_state=since[0],
-    )
-    for length in (None, 3, 4, 6):
-        for minibatch in rollout.sequences(2, length=length):
-            state = minibatch.state
-            for t in range(len(minibatch.reward)):
-                state = np.where(minibatch.is_first[t], 0, state)
-                assert state.tolist() == minibatch.extras["count"][t].tolist()
-                state = state + 1
-
-
-def _open_ends(rows: int, envs: np.ndarray) -> Any:
-    from stepwell.buffers import Bootstrap
-
-    return Bootstrap(np.full(len(envs), rows - 1), envs, np.zeros(len(envs)), None, None)
-
-
 def test_tensors_of_sequences_have_a_state() -> None:
     torch = pytest.importorskip("torch")
     for minibatch in counting().sequences(2, length=3, to="torch"):

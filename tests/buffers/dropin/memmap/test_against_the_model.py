@@ -248,6 +248,7 @@ def check_transitions(buffer: ReplayBuffer, model: Model, n: int) -> None:
         (steps, metas, t) for steps, metas in model.slots for t in range(len(steps["action"]) - 1)
     ]
     options: dict[str, Any] = {"sequence_fields": ("action", "pixels")}
+    options["fieldname_map"] = {"seq_action": "chunk"}
     if n == 1:
         options |= {"current_fields": ("state", "pixels"), "next_fields": ("flag",)}
     for batch in buffer.dataloader(4, n_steps=n, **options):
@@ -262,7 +263,8 @@ def check_transitions(buffer: ReplayBuffer, model: Model, n: int) -> None:
             for name in options["sequence_fields"]:
                 padded = np.zeros((n, *steps[name].shape[1:]), steps[name].dtype)
                 padded[:taken] = steps[name][t : t + taken]
-                assert_same(batch[f"seq_{name}"][place], padded)
+                key = "chunk" if name == "action" else f"seq_{name}"
+                assert_same(batch[key][place], padded)
             assert_same(batch["task"][place], metas["task"])
     assert not wanted
 

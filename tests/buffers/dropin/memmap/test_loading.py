@@ -96,6 +96,11 @@ def test_loader_options(buffer: ReplayBuffer) -> None:
     (batch,) = buffer.dataloader(4, fields=("t",), fieldname_map={"t": "time", "_lens": "n"})
     assert sorted(batch) == ["goal", "n", "task", "time"]
     assert batch["time"].shape == (4, 8)
+    names = ("task", "x", "_mask")
+    (batch,) = buffer.dataloader(4, return_mask=True)
+    (named,) = buffer.dataloader(4, return_mask=True, to_named_tuple=names)
+    for name, value in zip(names, named, strict=True):
+        assert torch.equal(value, batch[name])
 
 
 @pytest.mark.parametrize(

@@ -120,28 +120,6 @@ def test_episodes_are_read_from_oldest_to_newest_with_their_values(
             assert re.search(rf"\bslot {slot}\b.*\b{unfinished} steps", left_out[0])
 
 
-def test_an_empty_folder_has_no_episodes() -> None:
-    OriginalWriter(Path("old")).close()
-    assert_holds(OriginalFolder("old"), [])
-    assert OriginalFolder("old").left_out == ()
-
-
-def test_the_config_contains_all_fields(writer: OriginalWriter) -> None:
-    config = OriginalFolder("old").config
-    assert (config.max_episodes, config.max_timesteps, config.circular) == (4, 6, False)
-    fields = {name: (field.dtype.name, field.shape) for name, field in config.fields.items()}
-    assert fields == {
-        "state": ("uint8", (2, 3)),
-        "action": ("int32", (2,)),
-        "reward": ("float32", ()),
-        "done": ("bool", ()),
-    }
-    assert [(field.name, field.shape) for field in config.meta_fields.values()] == [
-        ("task", ()),
-        ("goal", (2,)),
-    ]
-
-
 def test_reading_does_not_change_the_folder(writer: OriginalWriter) -> None:
     del writer
     before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in Path("old").iterdir()}
@@ -528,14 +506,6 @@ def play(buffer: Any, number: int, steps: int) -> None:
             buffer.store(**{name: values[t] for name, values in fields.items()})
 
 
-def play_batch(buffer: Any, numbers: range, steps: int) -> None:
-    played = [tagged(number, steps) for number in numbers]
-    metas = {name: np.stack([meta[name] for _, meta in played]) for name in META}
-    with buffer.batched_episode(len(numbers), **metas):
-        for t in range(steps):
-            buffer.store_batch(**{n: np.stack([f[n][t] for f, _ in played]) for n in FIELDS})
-
-
 def episodes_of_original(folder: Path) -> dict[int, dict[str, np.ndarray]]:
     """The episodes that the loader of the original returns, by slot."""
     buffer = open_original(folder)
@@ -555,19 +525,27 @@ def episodes_of_original(folder: Path) -> dict[int, dict[str, np.ndarray]]:
 @pytest.mark.parametrize("seed", range(4))
 def test_episodes_equal_those_that_the_original_reads(circular: bool, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    buffer = make_original("old", circular)
+    buffer = make_original("old", circular, 6)
     numbers: list[int] = []
-    for number in range(5 if not circular else int(rng.integers(0, 14))):
+    for number in range(0, 6 if not circular else int(rng.integers(0, 16)), 2):
         steps = int(rng.integers(1, 7))
-        if rng.random() < 0.3:
-            fields, meta = tagged(number, steps)
-            buffer.store_episode(**fields, **{n: np.asarray(v) for n, v in meta.items()})
-        else:
-            play(buffer, number, steps)
-        numbers.append(number)
+        played = [tagged(number + place, steps) for place in range(2)]
+        together = {name: np.stack([each[0][name] for each in played]) for name in FIELDS}
+        metas = {name: np.stack([each[1][name] for each in played]) for name in META}
+        how = rng.choice(["one by one", "whole", "batch"])
+        if how == "batch":
+            with buffer.batched_episode(2, **metas):
+                for t in range(steps):
+                    buffer.store_batch(**{name: rows[:, t] for name, rows in together.items()})
+        for place, (fields, meta) in enumerate(played):
+            if how == "whole":
+                buffer.store_episode(**fields, **{n: np.asarray(v) for n, v in meta.items()})
+            elif how == "one by one":
+                play(buffer, number + place, steps)
+            numbers.append(number + place)
     del buffer
     original = OriginalFolder("old")
-    assert [int(one.metadata["task"]) for one in original] == numbers[-5:]
+    assert [int(one.metadata["task"]) for one in original] == numbers[-6:]
     assert original.left_out == ()
     assert_equal_to_original(list(original), episodes_of_original(Path("old")))
 
@@ -590,33 +568,6 @@ def test_the_new_class_reads_the_same_after_a_move(circular: bool) -> None:
             for name, value in wanted.items():
                 assert found[name].dtype == value.dtype, name
                 assert found[name].numpy().tobytes() == value.numpy().tobytes(), name
-
-
-@needs_original
-def test_batches_of_the_original_are_read_in_order() -> None:
-    buffer = make_original("old", max_episodes=6)
-    for first in range(0, 12, 2):
-        play_batch(buffer, range(first, first + 2), 1 + first % 5)
-    del buffer
-    original = OriginalFolder("old")
-    assert [int(one.metadata["task"]) for one in original] == list(range(6, 12))
-    assert_equal_to_original(list(original), episodes_of_original(Path("old")))
-
-
-@needs_original
-def test_an_unfinished_batch_of_the_original_is_left_out() -> None:
-    buffer = make_original("old", circular=False)
-    play_batch(buffer, range(2), 4)
-    fields, _ = tagged(9, 2)
-    for t in range(2):
-        buffer.store_batch(**{name: np.stack([v[t]] * 2) for name, v in fields.items()})
-    del buffer
-    original = OriginalFolder("old")
-    assert [int(one.metadata["task"]) for one in original] == [0, 1]
-    assert len(original.left_out) == 2
-    assert_equal_to_original(
-        list(original), {k: v for k, v in episodes_of_original(Path("old")).items() if k < 2}
-    )
 
 
 @needs_original

@@ -44,18 +44,6 @@ def play(buffer: ReplayBuffer, *values: float, **metas: object) -> None:
             buffer.store(x=value)
 
 
-def test_a_full_buffer_refuses_new_episodes_and_is_unchanged(tmp_path: Path) -> None:
-    """M2: neither store_episode nor one_episode overwrites the oldest episode."""
-    buffer = make(tmp_path, max_episodes=1)
-    full = r"max_episodes=1\b.*\b1\b"
-    buffer.store_episode(x=[1.0, 2.0, 3.0])
-    with pytest.raises(ValueError, match=full):
-        buffer.store_episode(x=[-1.0, -2.0])
-    with pytest.raises(ValueError, match=full), buffer.one_episode():
-        pass
-    assert episodes(buffer) == [[1.0, 2.0, 3.0]]
-
-
 def test_the_oldest_episode_is_kept_until_the_new_one_is_complete(tmp_path: Path) -> None:
     """M3: in a full ring an unfinished episode is not visible and hides no other."""
     buffer = make(tmp_path, max_episodes=2, circular=True)
