@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -249,49 +247,6 @@ def test_every_env_keeps_its_newest_steps_in_a_small_ring(num_envs: int, capacit
         for env in range(num_envs)
     ]
     assert min(kept) > 0.6 * capacity / num_envs
-
-
-BUFFERS = {
-    "sb3": """
-from gymnasium import spaces
-buffer = sb3.ReplayBuffer(99, spaces.Box(0, 9, (2,)), spaces.Discrete(2), "cpu", path="a")
-for step in range(7):
-    seen = np.full((1, 2), step, np.float32)
-    buffer.add(seen, seen + 1, np.zeros(1, int), np.ones(1), np.zeros(1), [{}])
-""",
-    "dreamer": """
-buffer = dreamer.ReplayBuffer(100, (3, 8, 8), 2, 2, 2, path="a")
-for _ in range(7):
-    buffer.add({"image": np.zeros((3, 8, 8), np.uint8)}, np.zeros(2, np.float32), 1.0, False)
-""",
-    "iris": """
-buffer = iris.IRISReplayBuffer(100, (3, 8, 8), 2, 2, 2, path="a")
-for _ in range(8):  # the last one waits for its next observation
-    buffer.add(np.zeros((3, 8, 8), np.uint8), np.zeros(2, np.float32), 1.0, False)
-""",
-    "frame_history": """
-buffer = frame_history.ReplayBuffer(100, 2, path="a")
-for _ in range(8):
-    place = buffer.store_frame(np.zeros((8, 8, 1), np.uint8))
-    buffer.store_effect(place, 0, 1.0, False)
-""",
-    "fishyrl": """
-buffer = fishyrl.SequentialBuffer(100, path="a")
-row = dict(rewards=1.0, terminations=False, truncations=False, actions=np.zeros(2, np.float32))
-for _ in range(8):
-    buffer.add({"obs": np.zeros(4, np.float32), **row})
-""",
-}
-
-
-@pytest.mark.parametrize("name", BUFFERS)
-def test_a_program_that_closes_no_buffer_keeps_its_steps(name: str, tmp_path: Path) -> None:
-    if name == "sb3":
-        pytest.importorskip("torch", reason="needs PyTorch: pip install 'stepwell[torch]'")
-    code = f"import numpy as np\nfrom stepwell.buffers.dropin import {name}\n{BUFFERS[name]}"
-    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, timeout=60, check=True)
-    with SequenceReplayBuffer.open(tmp_path / "a", read_only=True) as replay:
-        assert replay.steps == 7
 
 
 @pytest.mark.parametrize(("path", "codec"), [(None, "raw"), ("a", "patch")])

@@ -7,18 +7,21 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepwell.buffers import (
+    Codec,
     DiskStorage,
     MemoryStorage,
     SequenceReplayBuffer,
     Storage,
     copy_episodes,
 )
+from stepwell.buffers.curation import copy
 from stepwell.buffers.curation.stored_episode import StoredEpisode
 from stepwell.buffers.storage.disk import storage as disk_storage
 from support.crash.disk_faults import NoSyncFiles
@@ -109,20 +112,32 @@ def random_share(rng: random.Random) -> Callable[[StoredEpisode], bool]:
     sources=st.integers(1, 2),
     capacity=st.sampled_from([None, None, 60, 200]),
     most=st.sampled_from([None, None, 40, 150]),
+    codecs=st.sampled_from([{}, {"observation": "raw"}]),
+    least_rows=st.sampled_from([1, 4, 8, 256]),
 )
 def test_chains_of_copies_of_copies(
-    seed: int, sources: int, capacity: int | None, most: int | None
+    seed: int,
+    sources: int,
+    capacity: int | None,
+    most: int | None,
+    codecs: dict[str, Codec],
+    least_rows: int,
 ) -> None:
+    """Chunks are copied as they are from so many rows on; with other codecs all are decoded."""
     rng = random.Random(seed)
     models = [ChainModel(first_label=1_000 * number) for number in range(sources)]
     replays = [recorded(seed + number, each, capacity) for number, each in enumerate(models)]
     both = ChainModel.merged(models)
     for _ in range(3):
-        target = SequenceReplayBuffer(capacity=most)
+        target = SequenceReplayBuffer(capacity=most, codecs=codecs)
         try:
-            copy_episodes(replays, target, keep=random_share(rng), duplicates="keep")
+            with mock.patch.object(copy, "_LEAST_ROWS", least_rows):
+                report = copy_episodes(
+                    *(replays, target), keep=random_share(rng), duplicates="keep", digest=True
+                )
         except ValueError:
             return  # nothing was chosen
+        assert most is not None or target.digest() == report.digest
         both.check_chains(target.storage)
         replays = [target]
 
