@@ -5,7 +5,6 @@ import inspect
 import math
 import pickle
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -27,6 +26,8 @@ from stepwell.buffers import (
     repair,
     verify,
 )
+from stepwell.buffers.dropin import dreamer, frame_history, iris
+from stepwell.buffers.dropin.fishyrl import IndependentVectorizedBuffer
 from stepwell.buffers.sampling import requests
 from stepwell.buffers.sampling.requests import Draw
 from stepwell.buffers.testing import check_format
@@ -48,14 +49,6 @@ COLUMNS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", ["num_envs", "chunk_rows", "capacity"])
-@pytest.mark.parametrize("value", [0, 1.5, "2", True])
-def test_numbers_of_an_episode_buffer_are_whole(name: str, value: Any) -> None:
-    arguments: dict[str, Any] = {"num_envs": 2, name: value}
-    with pytest.raises(ValueError, match=rf"(?s){name}.*{value!r}"):
-        EpisodeBuffer(SPEC, **arguments)
-
-
 @pytest.mark.parametrize("env_ids", [[0, 0], [0, 2], [-1, 0], [0.0, 1.0], [[0, 1]], "0", True])
 def test_env_ids_are_different_indices(env_ids: Any) -> None:
     buffer = EpisodeBuffer(SPEC, 2)
@@ -72,53 +65,74 @@ def test_metadata_of_a_transition_are_json(metadata: Any) -> None:
     assert buffer.take(everything=True) == []
 
 
-WRONG: list[tuple[Callable[[Any], object], type[Exception], str]] = [
-    (lambda path: EpisodeBuffer(None, 2), TypeError, r"spec.*NoneType"),
-    (lambda path: EpisodeWriter("runs/x"), TypeError, r"replay.*str"),
-    (lambda path: SequenceReplayBuffer(seed="a"), ValueError, r"(?s)seed.*'a'"),
-    (lambda path: SequenceReplayBuffer(seed=-1), ValueError, r"(?s)seed.*-1"),
-    (lambda path: SequenceReplayBuffer(seed=1.5), ValueError, r"(?s)seed.*1\.5"),
-    (
-        lambda path: SequenceReplayBuffer(codecs={"observation": "zip"}),
-        ValueError,
-        r"(?s)codec.*'zip'",
+NOTES = Path("notes.txt")
+DREAMER: dict[str, Any] = {"obs_shape": (4,), "size": 9, "action_size": 2, "seq_len": 3}
+WRONG: list[tuple[Any, list[Any], dict[str, Any], type[Exception], str]] = [
+    (EpisodeBuffer, [None, 2], {}, TypeError, r"spec.*NoneType"),
+    *(
+        (EpisodeBuffer, [SPEC], given, ValueError, rf"(?s){name}.*{value!r}")
+        for name in ("num_envs", "chunk_rows", "capacity")
+        for value in (0, 1.5, "2", True)
+        for given in [{"num_envs": 2, name: value}]
     ),
-    (lambda path: SequenceReplayBuffer(codecs=["zip"]), TypeError, r"(?s)codec.*'zip'"),
-    (lambda path: SequenceReplayBuffer(5), TypeError, r"path.*\b5$"),
-    (lambda path: SequenceReplayBuffer(10**4), TypeError, r"path: .*10000.*capacity=10000"),
-    (lambda path: SequenceReplayBuffer(path), ValueError, r"notes\.txt\b.*\bfile\b"),
-    (
-        lambda path: SequenceReplayBuffer(buffer_size=3),
-        TypeError,
-        r"=3; did you mean capacity\?",
+    (EpisodeWriter, ["runs/x"], {}, TypeError, r"replay.*str"),
+    *(
+        (SequenceReplayBuffer, [], {"seed": seed}, ValueError, rf"(?s)seed.*{seed!r}")
+        for seed in ("a", -1, 1.5)
     ),
-    (lambda path: SequenceReplayBuffer(max_size=3), TypeError, r"=3; did you mean capacity\?"),
-    (lambda path: SequenceReplayBuffer(alpha=3), TypeError, r"did you mean priority_alpha\?"),
-    (lambda path: SequenceReplayBuffer().add([]), NotEnoughData, "bind"),
-    (lambda path: copy_episodes(5, EMPTY), TypeError, r"^source: .*\bint$"),
-    (lambda path: copy_episodes([EMPTY, 5], EMPTY), TypeError, r"^source: .*\bint$"),
-    (lambda path: copy_episodes(EMPTY, 5), TypeError, r"^target: .*\bint$"),
-    (lambda path: check_format(5, path), TypeError, r"^format: .*\bint$"),
-    (lambda path: repair(5), TypeError, r"^path: .*\b5$"),
-    (lambda path: verify(5), TypeError, r"^path: .*\b5$"),
-    (lambda path: DiskStorage.open(5), TypeError, r"^path: .*\b5$"),
+    (SequenceReplayBuffer, [], {"codecs": {"action": "zip"}}, ValueError, r"(?s)codec.*'zip'"),
+    (SequenceReplayBuffer, [], {"codecs": ["zip"]}, TypeError, r"(?s)codec.*'zip'"),
+    (SequenceReplayBuffer, [5], {}, TypeError, r"path.*\b5$"),
+    (SequenceReplayBuffer, [10_000], {}, TypeError, r"path: .*10000.*capacity=10000"),
+    (SequenceReplayBuffer, [NOTES], {}, ValueError, r"notes\.txt\b.*\bfile\b"),
+    (SequenceReplayBuffer, [], {"buffer_size": 3}, TypeError, r"=3; did you mean capacity\?"),
+    (SequenceReplayBuffer, [], {"max_size": 3}, TypeError, r"=3; did you mean capacity\?"),
+    (SequenceReplayBuffer, [], {"alpha": 3}, TypeError, r"did you mean priority_alpha\?"),
+    (EMPTY.add, [[]], {}, NotEnoughData, "bind"),
+    (copy_episodes, [5, EMPTY], {}, TypeError, r"^source: .*\bint$"),
+    (copy_episodes, [[EMPTY, 5], EMPTY], {}, TypeError, r"^source: .*\bint$"),
+    (copy_episodes, [EMPTY, 5], {}, TypeError, r"^target: .*\bint$"),
+    (check_format, [5, NOTES], {}, TypeError, r"^format: .*\bint$"),
+    *((call, [5], {}, TypeError, r"^path: .*\b5$") for call in (repair, verify, DiskStorage.open)),
+    # Drop-ins
+    *(
+        (dreamer.ReplayBuffer, [], given, ValueError, rf"^{name}: .*>= 1.*{re.escape(repr(value))}")
+        for name in ("size", "action_size", "seq_len", "batch_size", "num_envs")
+        for value in (0, 2.5, True, "3")
+        for given in [{**DREAMER, "batch_size": 4, name: value}]
+    ),
+    *(
+        (kind, [9, shape, 2, 3, 4], {}, ValueError, rf"obs_shape: .*1.*{re.escape(repr(shape))}$")
+        for kind in (dreamer.ReplayBuffer, iris.IRISReplayBuffer)
+        for shape in (4, (3, -4), (3, 0), (3, 4.0), (True, 3), "ab", None)
+    ),
+    *(
+        (frame_history.ReplayBuffer, [], given, ValueError, rf"^{name}: .*>= 1.*{value}$")
+        for name, value in (("size", 0), ("frame_history_len", 0), ("num_envs", 0), ("size", 2.5))
+        for given in [{"size": 10, "frame_history_len": 2, name: value}]
+    ),
+    (IndependentVectorizedBuffer, [0, 10], {}, ValueError, r"num_buffers: .*>= 1.*\b0\b"),
+    (IndependentVectorizedBuffer, [2, 0], {}, ValueError, r"capacity: .*>= 1.*\b0\b"),
+    (IndependentVectorizedBuffer, [2, 1.5], {}, ValueError, r"capacity: .*>= 1.*\b1\.5\b"),
 ]
 
 
-@pytest.mark.parametrize(("call", "error", "match"), WRONG, ids=range(len(WRONG)))
+@pytest.mark.parametrize(
+    ("call", "arguments", "named", "error", "match"), WRONG, ids=range(len(WRONG))
+)
 def test_a_wrong_argument_is_named(
-    call: Callable[[Any], object], error: type[Exception], match: str, tmp_path: Path
+    call: Any, arguments: list[Any], named: dict[str, Any], error: type[Exception], match: str
 ) -> None:
-    (tmp_path / "notes.txt").touch()
+    NOTES.touch()
     with pytest.raises(error, match=match):
-        call(tmp_path / "notes.txt")
+        call(*arguments, **named)
 
 
-@pytest.mark.parametrize("text", ["lots", "0", "-5", "1.5", "10 steps", ""])
-def test_the_capacity_of_a_replay_is_a_number(text: str) -> None:
+@pytest.mark.parametrize("value", ["lots", "0", "-5", "10 steps", "", -1, 2.5, True])
+def test_the_capacity_of_a_replay_is_a_number(value: Any) -> None:
     for name in ("capacity", "capacity_bytes", "cache_bytes"):
-        limits: dict[str, Any] = {name: text}
-        with pytest.raises(ValueError, match=rf"^{name}: expected .*got '{text}'$"):
+        limits: dict[str, Any] = {name: value}
+        with pytest.raises(ValueError, match=rf"^{name}: expected .*got {value!r}"):
             SequenceReplayBuffer(**limits)
 
 

@@ -360,9 +360,9 @@ def test_an_episode_without_its_beginning_is_copied_as_it_is(
     assert report.late_starts == 1
     assert report.digest == target.digest() == source.digest()
     assert (report.steps, target.steps, len(target)) == (len(source),) * 3
-    first = next(target.iter_episodes())
-    assert first.first_row > 0
-    assert not first.is_first.any()
+    oldest = next(target.iter_episodes())
+    assert oldest.first_row > 0
+    assert not oldest.is_first.any()
 
 
 # --- episodes of several sources

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 
 from stepwell.buffers import MemoryStorage
@@ -65,6 +67,10 @@ def test_to_json_gives_plain_data() -> None:
         "ids": [[3, 3], [7, 8]],
         "max_steps": 5,
     }
+    top: Any = np.int64(3)
+    assert json.dumps(EpisodeSelection(top=top).to_json()) == '{"top": 3, "sort": "return"}'
+    worst = {"bottom": "5%", "sort": "level", "include_cut": True}
+    assert EpisodeSelection(**worst).to_json() == worst  # type: ignore[arg-type]
     assert str(EpisodeSelection(where=odd).to_json()["where"]).endswith("odd")
     assert EpisodeSelection(has_ended=False, min_return=0).to_json() == {
         "has_ended": False,

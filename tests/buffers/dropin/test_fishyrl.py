@@ -378,51 +378,37 @@ def test_too_few_rows_are_refused_with_both_numbers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "values", "message"),
+    ("before", "change", "message"),
     [
-        ("rewards", np.zeros(N, np.int64), r"rewards: .*float64.*int64"),
-        ("lives", np.full(N, 0.5), r"lives: .*int16.*float64"),
-        ("lives", np.zeros(N, np.int32), r"lives: .*int16.*int32"),
-        ("obs", np.zeros((N, 3)), r"obs: .*float32.*float64"),
-        ("obs", np.zeros((N, 4), np.float32), r"obs: .*\(3, 3\).*\(3, 4\)"),
-        ("actions", np.zeros((N, 1), np.float32), r"actions: .*\(3, 2\).*\(3, 1\)"),
-        ("terminations", np.zeros(N), r"terminations: .*bool.*float64"),
-        ("new", np.zeros(N), r"experience: .*\bobs, .*\blives\b.*\bobs, .*\bnew\b"),
+        (5, {"rewards": np.zeros(N, np.int64)}, r"rewards: .*float64.*int64"),
+        (5, {"lives": np.full(N, 0.5)}, r"lives: .*int16.*float64"),
+        (5, {"lives": np.zeros(N, np.int32)}, r"lives: .*int16.*int32"),
+        (5, {"obs": np.zeros((N, 3))}, r"obs: .*float32.*float64"),
+        (5, {"obs": np.zeros((N, 4), np.float32)}, r"obs: .*\(3, 3\).*\(3, 4\)"),
+        (5, {"actions": np.zeros((N, 1), np.float32)}, r"actions: .*\(3, 2\).*\(3, 1\)"),
+        (5, {"terminations": np.zeros(N)}, r"terminations: .*bool.*float64"),
+        (5, {"new": np.zeros(N)}, r"experience: .*\bobs, .*\blives\b.*\bobs, .*\bnew\b"),
+        # The first record
+        (0, {"rewards": None}, r"experience: .*\bobs, actions\b.*\brewards;"),
+        (0, {"actions": None, "obs": None}, r"experience: .*\bobs, actions;"),
+        (0, {"lives": np.array(["a"] * N)}, r"lives: .*<U1 \(3,\)"),
+        (0, {"lives": np.array(1)}, r"lives: .*int64 \(\)"),
+        (0, {"rewards": np.zeros((N, 1))}, r"rewards: .*\(3, 1\)"),
+        (0, {"truncations": np.full(N, 2)}, r"truncations: .*\b2 to 2\b"),
+        (0, {"obs": np.zeros((2, 3), np.float32)}, r"obs: .*\(3, 3\).*\(2, 3\)"),
     ],
 )
-def test_values_unlike_the_first_are_refused_and_nothing_changes(
-    key: str, values: np.ndarray, message: str
+def test_wrong_values_and_those_unlike_the_first_are_refused_and_nothing_changes(
+    before: int, change: dict[str, np.ndarray | None], message: str
 ) -> None:
     """F5: values were cast to the first value's dtype, so that 0.5 became 0."""
-    player = filled(5, 3)
+    player = filled(before, 3)
+    record = {k: v for k, v in (record_of(99) | change).items() if v is not None}
     with pytest.raises(ValueError, match=message):
-        player.buffer.add(record_of(99) | {key: values})
+        player.buffer.add(record)
     extend(player, 5, 3)
     batch = player.buffer.sample(100, 4, flags=["is_first"])
     assert set(check_drawn(batch, player.model, 4)) <= player.model.windows(4)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"rewards": None}, r"experience: .*\bobs, actions\b.*\brewards;"),
-        ({"actions": None, "obs": None}, r"experience: .*\bobs, actions;"),
-        ({"lives": np.array(["a"] * N)}, r"lives: .*<U1 \(3,\)"),
-        ({"lives": np.array(1)}, r"lives: .*int64 \(\)"),
-        ({"rewards": np.zeros((N, 1))}, r"rewards: .*\(3, 1\)"),
-        ({"truncations": np.full(N, 2)}, r"truncations: .*\b2 to 2\b"),
-        ({"obs": np.zeros((2, 3), np.float32)}, r"obs: .*\(3, 3\).*\(2, 3\)"),
-    ],
-)
-def test_an_invalid_first_record_is_refused(
-    change: dict[str, np.ndarray | None], message: str
-) -> None:
-    buffer = IndependentVectorizedBuffer(N, 100)
-    record = {k: v for k, v in (record_of(0) | change).items() if v is not None}
-    with pytest.raises(ValueError, match=message):
-        buffer.add(record)
-    assert buffer.size == 0
-    buffer.add(record_of(0))
 
 
 def arrays(value: object) -> Iterator[np.ndarray]:
@@ -566,16 +552,3 @@ def test_samples_become_tensors() -> None:
         assert str(tensor.dtype) == f"torch.{samples[key].dtype}"
     halves = convert_samples_to_tensors({"obs": samples["obs"]}, dtype=torch.float16)
     assert halves["obs"].dtype == torch.float16
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((0, 10), r"num_buffers: .*>= 1.*\b0\b"),
-        ((2, 0), r"capacity: .*>= 1.*\b0\b"),
-        ((2, 1.5), r"capacity: .*>= 1.*\b1\.5\b"),
-    ],
-)
-def test_numbers_out_of_range_are_refused(arguments: tuple[int, int], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        IndependentVectorizedBuffer(*arguments)

@@ -193,17 +193,6 @@ def filled(buffer: Any, n: int = 2, steps: int = 60, seed: int = 0) -> None:
         buffer.add(*copy.deepcopy(step))
 
 
-def test_the_replay_has_whole_episodes_with_the_given_goals() -> None:
-    _, ours = both(200, 2)
-    steps = played(2, 60, 0, 0.2)
-    for step in steps:
-        ours.add(*step)
-    ours.flush()
-    stored = [each for each in ours.replay.iter_episodes() if each.stream == 1]
-    goals = np.concatenate([each.fields["observation/desired_goal"][:-1] for each in stored])
-    np.testing.assert_array_equal(goals, [step[0]["desired_goal"][1] for step in steps])
-
-
 @pytest.mark.parametrize("truncates", [False, True])
 @pytest.mark.parametrize("is_on_disk", [False, True])
 def test_a_saved_buffer_goes_on_as_sb3s(tmp_path: Path, is_on_disk: bool, truncates: bool) -> None:

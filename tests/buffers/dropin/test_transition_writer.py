@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from stepwell.buffers import End, SequenceReplayBuffer, SpecMismatch
 from stepwell.buffers.dropin.transition_writer import TransitionWriter, row_field
-from stepwell.buffers.sampling.requests import Sequences
 from stepwell.buffers.spec.spec import Field
 
 FIELDS = Field("observation", "uint8", (3,), "raw"), Field("action", "float32", (2,), "raw")
@@ -213,22 +212,6 @@ def test_a_replay_with_other_fields_or_facts_is_refused() -> None:
         TransitionWriter(replay, other, FIELDS[1], facts={"recipe": {"kind": "a"}})
     with pytest.raises(SpecMismatch, match=r"kind.*'a'.*'b'"):
         TransitionWriter(replay, *FIELDS, facts={"recipe": {"kind": "b"}})
-
-
-@pytest.mark.parametrize("is_flushed", [False, True])
-def test_a_cut_can_drop_the_transition_without_a_next_observation(is_flushed: bool) -> None:
-    replay = SequenceReplayBuffer(seed=0)
-    writer, model = TransitionWriter(replay, *FIELDS, facts={}), list[ModelEpisode]()
-    for _ in range(2):
-        for number in range(3):
-            add(writer, model, number, Transition(0, False, False, False))
-        if is_flushed:
-            writer.flush(newest=False)
-        writer.cut(newest=False)
-        model[-1].is_open = False
-    assert [e.rows for e in replay.iter_episodes()] == [3, 3]
-    assert [e.reward.tolist() for e in replay.iter_episodes()] == [[0, 0, 1 / 8]] * 2
-    assert replay.count(Sequences(1, 3, align="transition")) == 0
 
 
 @pytest.mark.proof

@@ -24,41 +24,6 @@ from support.rows.rollout_rows import (
 )
 
 SHARES = st.sampled_from([0.0, 0.5, 0.95, 0.99, 1.0])
-CASES = {
-    # (terminated, truncated): advantages of rows 0, 1 and 2 and returns of row 1, computed by
-    # hand with gamma = lambda = 1/2; see `four_cases`.
-    (False, False): ([3.03125, 6.125, 10.5], 11.125),
-    (False, True): ([1.875, 1.5, 10.5], 6.5),
-    (True, False): ([1.0, -2.0, 10.5], 3.0),
-    (True, True): ([1.0, -2.0, 10.5], 3.0),
-}
-
-
-def four_cases(*, lists_both: bool = False) -> Rollout:
-    """Four envs whose second step ends in the four ways, [3, 4]; the third row is the next one.
-
-    The values of the rows are 2, 5 and 11, their rewards 1, 3 and 13. The last observation of an
-    episode that ended is worth 7, and where the rollout ends 17.
-    """
-    terminated, truncated = np.zeros((2, 3, 4), bool)
-    terminated[1], truncated[1] = np.array(list(CASES)).T
-    is_first = np.zeros((3, 4), bool)
-    is_first[2] = terminated[1] | truncated[1]
-    ends = [(2, 0, 17.0), (2, 1, 17.0), (2, 2, 17.0), (2, 3, 17.0), (1, 1, 7.0)]
-    step, env, worth = np.array([*ends, (1, 3, 7.0)] if lists_both else ends).T
-    return Rollout(
-        observation=np.zeros((3, 4)),
-        action=np.zeros((3, 4)),
-        reward=np.repeat(np.array([[1], [3], [13]], np.float32), 4, axis=1),
-        is_first=is_first,
-        terminated=terminated,
-        truncated=truncated,
-        cut=np.zeros((3, 4), bool),
-        mask=np.ones((3, 4), bool),
-        info={},
-        extras={"value": np.repeat([[2.0], [5.0], [11.0]], 4, axis=1)},
-        bootstrap=Bootstrap(step.astype(int), env.astype(int), worth, None, worth),
-    )
 
 
 def one_env(**changes: Any) -> Rollout:
@@ -68,18 +33,6 @@ def one_env(**changes: Any) -> Rollout:
     for name, value in changes.items():
         setattr(rollout, name, value)
     return rollout
-
-
-@pytest.mark.parametrize("lists_both", [False, True])
-@pytest.mark.parametrize("case", CASES)
-def test_the_four_cases_of_terminated_and_truncated(
-    case: tuple[bool, bool], lists_both: bool
-) -> None:
-    env = list(CASES).index(case)
-    advantages, returns = four_cases(lists_both=lists_both).advantages(gamma=0.5, lam=0.5)
-    expected, expected_returns = CASES[case]
-    assert advantages[:, env].tolist() == expected
-    assert returns[1, env] == expected_returns
 
 
 @given(rollouts(), SHARES, SHARES, st.booleans())
@@ -164,13 +117,10 @@ def test_the_rollout_keeps_the_last_result() -> None:
     rollout = one_env()
     assert rollout.advantage is None
     assert rollout.returns is None
-    first = rollout.advantages(1.0, 0.0)
-    kept: list[Any] = [rollout.advantage, rollout.returns]
-    assert all(one is other for one, other in zip(kept, first, strict=True))
-    second = rollout.advantages(1.0, 1.0)
-    kept = [rollout.advantage, rollout.returns]
-    assert all(one is other for one, other in zip(kept, second, strict=True))
-    assert first[0].tolist() != second[0].tolist()
+    for lam in (0.0, 1.0):
+        advantages, returns = rollout.advantages(1.0, lam)
+        assert rollout.advantage is advantages
+        assert rollout.returns is returns
 
 
 def test_values_may_be_tensors_that_require_gradients() -> None:
@@ -194,6 +144,9 @@ def also(step: int, env: int) -> Bootstrap:
     return Bootstrap(np.array([1, step]), np.array([0, env]), np.zeros(2), None, np.zeros(2))
 
 
+ONE_STEP = {"mask": np.array([[True], [False]]), "cut": np.array([[True], [False]])}
+
+
 @pytest.mark.parametrize(
     ("changes", "arguments", "match"),
     [
@@ -215,6 +168,8 @@ def also(step: int, env: int) -> Bootstrap:
         ({}, {"bootstrap_value": np.zeros((1, 1))}, r"_value: .*\(1,\).* \(1, 1\);"),
         ({}, {"bootstrap_value": np.zeros(())}, r"_value: .*\(1,\).* \(\);"),
         ({}, {"bootstrap_value": np.array([np.inf])}, rf"_value: .* inf .*{IN_ROW_1}"),
+        ({"bootstrap": also(0, 0)}, {}, r"^bootstrap: .*\brow 0 of env 0\b.*\b1 times"),
+        ({**ONE_STEP, "bootstrap": also(0, 0)}, {}, rf"^bootstrap: .*{IN_ROW_1}.*\b1 times"),
         ({"bootstrap": also(2, 0)}, {}, r"\[2, 1\].*\brow 2 of env 0\b"),
         ({"bootstrap": also(0, -1)}, {}, r"\[2, 1\].*\brow 0 of env -1\b"),
         ({"is_first": np.array([[True], [True]])}, {}, rf"{NO_END}.*begins.*\bnone\b"),
@@ -245,33 +200,6 @@ def test_an_open_end_that_is_not_listed_once_is_refused(
         match = rf"^bootstrap: .*\brow \d+ of env \d+\b.*\b{times} times"
         with pytest.raises(ValueError, match=match):
             wrong.advantages(0.9, 0.9)
-
-
-@pytest.mark.parametrize("place", [(0, 0), (1, 1), (1, 2), (2, 1)])
-def test_a_listed_row_that_is_no_open_end_is_refused(place: tuple[int, int]) -> None:
-    # Rows 0 and 1 of env 0 are followed by others; row 1 of env 1 has no step; env 2 is terminated.
-    columns = [
-        Column(3, (Part(0, (0.0,) * 3, (0.0,) * 3, "open", 0.0, True),)),
-        Column(
-            3,
-            (
-                Part(0, (0.0,), (0.0,), "truncated", 0.0, True),
-                Part(2, (0.0,), (0.0,), "terminated", 0.0, True),
-            ),
-        ),
-        Column(3, (Part(0, (0.0,) * 3, (0.0,) * 3, "terminated", 0.0, True),)),
-    ]
-    rollout = rollout_of(columns)
-    step, env = ([*part, at] for part, at in zip(rollout.bootstrap[:2], place, strict=True))
-    value = np.zeros(len(step))
-    rollout.bootstrap = Bootstrap(np.array(step), np.array(env), value, None, value)
-    if rollout.terminated[place]:
-        rollout.advantages(0.9, 0.9)  # its value is 0 in any case
-        return
-    with pytest.raises(
-        ValueError, match=rf"^bootstrap: .*\brow {place[0]} of env {place[1]}\b.*\b1 times"
-    ):
-        rollout.advantages(0.9, 0.9)
 
 
 @given(rollouts(), SHARES, SHARES)

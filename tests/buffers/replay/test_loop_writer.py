@@ -704,15 +704,9 @@ def zero(value: float = 0) -> np.ndarray:
     ("changes", "kind", "words"),
     [
         ({"observation": np.zeros(1)}, SpecMismatch, ["observation", "float32", "float64"]),
-        ({"observation": np.zeros(2, np.float32)}, SpecMismatch, ["observation", "(1,)", "(2,)"]),
-        ({"next_observation": np.zeros(1)}, SpecMismatch, ["observation", "float64"]),
-        ({"action": 0.5}, SpecMismatch, ["action", "int64", "float64"]),
         ({"reward": "much"}, SpecMismatch, ["reward", "numbers"]),
-        ({"reward": [1.0, 2.0]}, SpecMismatch, ["reward", "()", "(2,)"]),
-        ({"terminated": 2}, ValueError, ["terminated", "bool"]),
         ({"terminated": True, "next_observation": None}, ValueError, ["env 0", OBSERVED.name]),
         ({"env_ids": 1}, ValueError, ["env_ids", "1"]),
-        ({"env_ids": [0, 0]}, ValueError, ["env_ids", "[0, 0]"]),
         ({"extras": {"value": 1}}, SpecMismatch, ["extras", "value"]),
         ({"extras": [1]}, TypeError, ["extras", "[1]"]),
         ({"metadata": "door"}, TypeError, ["metadata", "door"]),
@@ -722,12 +716,9 @@ def zero(value: float = 0) -> np.ndarray:
         ({"next_info": {"lives": [1, 2]}}, SpecMismatch, ["lives", "(2,)"]),
         # Values that would be stored as others.
         ({"observation": MASKED}, SpecMismatch, ["observation", "masked"]),
-        ({"next_observation": MASKED}, SpecMismatch, ["observation", "masked"]),
         ({"reward": MASKED}, SpecMismatch, ["reward", "masked"]),
         ({"reward": None}, SpecMismatch, ["reward", "object"]),
-        ({"terminated": [False, False]}, ValueError, ["terminated", "(2,)"]),
         ({"truncated": "False"}, ValueError, ["truncated", "<U5"]),
-        ({"truncated": None}, ValueError, ["truncated", "object"]),
         ({"info": {"lives": MASKED}}, SpecMismatch, ["lives", "masked"]),
     ],
 )
@@ -822,6 +813,8 @@ def test_a_replay_that_cannot_be_written_to_is_refused(tmp_path: Path) -> None:
         walk(writer, 2)
         with pytest.raises(ValueError, match=r"open writer.*num_envs=2"):
             replay.writer(PLAIN)
+        with pytest.raises(ValueError, match=r"env_ids.*0 to 0.*1"):
+            writer.cut([1])
     with pytest.raises(ValueError, match="closed"):
         replay.writer(PLAIN)
     with (
@@ -857,32 +850,6 @@ def test_rows_that_cannot_be_stored_do_not_stop_the_later_ones() -> None:
         [0, 1, 2, 3],
         [6, 7, 8, 9],
     ]
-
-
-@pytest.mark.parametrize("is_marked", [False, True])
-def test_a_step_whose_result_never_comes_is_kept_where_it_can_be_marked(is_marked: bool) -> None:
-    spec = Spec.from_spaces(*PLAIN, more=[OBSERVED] if is_marked else [])
-    replay = SequenceReplayBuffer(seed=0)
-    with replay.writer(spec) as writer:
-        for begin in (0, 10):
-            for t in range(begin, begin + 3):
-                writer.add(zero(t), 1, 1, None, False, False)
-            if not begin:
-                writer.cut([0])
-            else:
-                rows = np.zeros((2, 1), np.float32)
-                writer.add_episode(rows, [1], [1], terminated=True)
-        writer.add(zero(20), 1, 1, None, False, False)
-        writer.add(zero(21), 1, 1, None, False, False)
-    found = [e.fields["observation"].ravel().tolist() for e in replay.iter_episodes()]
-    if is_marked:
-        assert found == [[0, 1, 2, 2], [10, 11, 12, 12], [0, 0], [20, 21, 21]]
-        marks = [e.fields[OBSERVED.name].tolist()[-2:] for e in replay.iter_episodes()]
-        assert marks == [[True, False], [True, False], [True, True], [True, False]]
-    else:
-        assert found == [[0, 1, 2], [10, 11, 12], [0, 0], [20, 21]]
-    with pytest.raises(ValueError, match=r"env_ids.*0 to 0.*1"), replay.writer() as writer:
-        writer.cut([1])
 
 
 def test_a_declared_field_that_the_spec_has_too_must_be_the_same() -> None:

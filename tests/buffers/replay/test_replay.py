@@ -62,13 +62,6 @@ def test_a_given_generator_is_used_instead() -> None:
     assert drawn(filled(seed=None)) != drawn(filled(seed=None))
 
 
-@pytest.mark.parametrize("capacity", [0, -1, 2.5, True])
-def test_an_invalid_capacity_is_refused(capacity: Any) -> None:
-    for name in ("capacity", "capacity_bytes"):
-        with pytest.raises(ValueError, match=rf"^{name}: .*>= 1.* {capacity}\b"):
-            SequenceReplayBuffer(**{name: capacity})
-
-
 @pytest.mark.parametrize("is_stored", [False, True])
 def test_a_capacity_may_be_a_float_without_a_fraction(tmp_path: Path, is_stored: bool) -> None:
     path = tmp_path / "run" if is_stored else None

@@ -148,6 +148,7 @@ class BufferMachine(RuleBasedStateMachine):
                     if as_tensors:
                         row = {name: torch.as_tensor(value) for name, value in row.items()}
                     self.buffer.store(**row)
+                check_trajectories(self.buffer, self.model)  # the open episode hides no other
                 later.update(last)
                 if aborts:
                     raise KeyboardInterrupt

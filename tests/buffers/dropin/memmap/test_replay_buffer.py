@@ -44,47 +44,6 @@ def play(buffer: ReplayBuffer, *values: float, **metas: object) -> None:
             buffer.store(x=value)
 
 
-def test_the_oldest_episode_is_kept_until_the_new_one_is_complete(tmp_path: Path) -> None:
-    """M3: in a full ring an unfinished episode is not visible and hides no other."""
-    buffer = make(tmp_path, max_episodes=2, circular=True)
-    play(buffer, 1.0, 2.0)
-    play(buffer, 3.0)
-    with buffer.one_episode():
-        assert episodes(buffer) == [[1.0, 2.0], [3.0]]
-        buffer.store(x=99.0)
-        assert episodes(buffer) == [[1.0, 2.0], [3.0]]
-    assert episodes(buffer) == [[99.0], [3.0]]  # by slot: the oldest one was in slot 0
-
-
-def test_a_killed_process_does_not_join_two_episodes(tmp_path: Path) -> None:
-    """M4: after three steps and a kill, the next episode of two steps has two steps."""
-    folder = tmp_path / "buffer"
-    code = (
-        "import os, sys\n"
-        "from stepwell.buffers.dropin.memmap import ReplayBuffer\n"
-        "buffer = ReplayBuffer(sys.argv[1], 4, 10, {'x': 'float'})\n"
-        "with buffer.one_episode():\n"
-        "    for value in (1.0, 2.0, 3.0):\n"
-        "        buffer.store(x=value)\n"
-        "    os.kill(os.getpid(), 9)\n"
-    )
-    assert subprocess.run([sys.executable, "-c", code, folder]).returncode == -9
-    buffer = ReplayBuffer.from_folder(folder)
-    assert buffer.num_episodes == 0
-    play(buffer, 100.0, 101.0)
-    assert episodes(buffer) == [[100.0, 101.0]]
-
-
-def test_opening_a_folder_again_keeps_its_episodes(tmp_path: Path) -> None:
-    """M5: stored episodes are removed only with overwrite=True."""
-    play(make(tmp_path), 1.0)
-    buffer = make(tmp_path)
-    assert episodes(buffer) == [[1.0]]
-    assert episodes(make(tmp_path, overwrite=True)) == []
-    with pytest.raises(ValueError, match=rf"{re.escape(str(tmp_path))}: .*\bclosed\b"):
-        buffer.store(x=1.0)
-
-
 def test_a_short_episode_takes_little_space(tmp_path: Path) -> None:
     """M6: 10 frames of at most 1,000 take the space of 10 frames."""
     fields = {"image": ("uint8", (84, 84))}
@@ -394,7 +353,8 @@ def test_the_folder_contains_a_stepwell_store(tmp_path: Path) -> None:
 
 
 def test_overwriting_frees_the_disk_space(tmp_path: Path) -> None:
-    play(make(tmp_path), 1.0)
+    before = make(tmp_path)
+    play(before, 1.0)
     buffer = make(tmp_path, overwrite=True)
     assert sorted(file.name for file in tmp_path.iterdir()) == [
         "LOCK",
@@ -403,6 +363,8 @@ def test_overwriting_frees_the_disk_space(tmp_path: Path) -> None:
     ]
     play(buffer, 5.0)
     assert episodes(ReplayBuffer.from_folder(tmp_path, read_only=True)) == [[5.0]]
+    with pytest.raises(ValueError, match=rf"{re.escape(str(tmp_path))}: .*\bclosed\b"):
+        before.store(x=1.0)
 
 
 def test_the_size_of_a_ring_is_bounded(tmp_path: Path) -> None:
