@@ -301,13 +301,9 @@ def test_priorities_may_be_tensors(
 
 WRONG_NAMES = [
     ("obs", "batch.observation"),
-    ("observations", "batch.observation"),
     ("next_obs", "batch.next_observation"),
-    ("next_observations", "batch.next_observation"),
-    ("actions", "batch.action"),
     ("rewards", "batch.reward"),
     ("done", "batch.terminated or batch.truncated"),
-    ("terminals", "batch.terminated or batch.truncated"),
     ("weight", "batch.weights"),
     ("indices", "batch.ids"),
     ("log_probs", 'batch.extras["log_prob"]'),

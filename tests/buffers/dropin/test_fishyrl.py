@@ -456,17 +456,6 @@ def test_a_restored_buffer_draws_the_same_samples(tmp_path: Path, is_on_disk: bo
             assert all((restored[key] == batch[key]).all() for key in batch)
 
 
-def test_a_state_can_be_saved_and_loaded_by_torch(tmp_path: Path) -> None:
-    """As `save_models` of FishyRL does."""
-    torch = pytest.importorskip("torch")
-    player = filled(30, 7)
-    torch.save({"buffer": player.buffer.state_dict()}, tmp_path / "a.pt")
-    loaded = torch.load(tmp_path / "a.pt", weights_only=False)
-    buffer = IndependentVectorizedBuffer(N, 1_000)
-    buffer.load_state_dict(loaded["buffer"])
-    assert (buffer.sample(8, 4)["obs"] == player.buffer.sample(8, 4)["obs"]).all()
-
-
 def test_an_invalid_state_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     player = filled(30, 7)
     state = player.buffer.state_dict()

@@ -150,6 +150,7 @@ def assert_equal_at(places: np.ndarray, our: Any, their: Any, seed: int = 0) -> 
     steps=st.integers(1, 40),
     handles=st.booleans(),
     optimized=st.booleans(),
+    n_steps=st.sampled_from([1, 1, 2, 5]),
     seed=st.integers(0, 99),
 )
 def test_it_gives_what_sb3_gives(
@@ -160,10 +161,14 @@ def test_it_gives_what_sb3_gives(
     steps: int,
     handles: bool,
     optimized: bool,
+    n_steps: int,
     seed: int,
 ) -> None:
-    their, our = both(SEEN[seen], ACTS[acts], size, n, handle_timeout_termination=handles)
+    options: dict[str, Any] = {"handle_timeout_termination": handles}
     optimized = optimized and seen != "dict"
+    if n_steps > 1 and seen != "dict" and not optimized:
+        options |= {"n_steps": n_steps, "gamma": 0.9}
+    their, our = both(SEEN[seen], ACTS[acts], size, n, **options)
     if optimized:  # SB3's gives a reset's observation for an episode's last one: ours the true one
         our = ours.ReplayBuffer(size, SEEN[seen], ACTS[acts], "cpu", n, True, handles)
     for number, step in enumerate(played(SEEN[seen], ACTS[acts], n, steps, seed)):
@@ -174,15 +179,6 @@ def test_it_gives_what_sb3_gives(
     for seed in range(3):
         assert_equal_at(np.arange(their.size()), our, their, seed)
     assert our.buffer_size == their.buffer_size
-
-
-@given(steps=st.integers(1, 30), n_steps=st.integers(2, 5), seed=st.integers(0, 99))
-def test_n_step_returns_are_those_of_sb3(steps: int, n_steps: int, seed: int) -> None:
-    options = {"n_steps": n_steps, "gamma": 0.9}
-    their, our = both(SEEN["vector"], ACTS["number"], 24, 2, **options)
-    for step in played(SEEN["vector"], ACTS["number"], 2, steps, seed):
-        add(step, their, our)
-    assert_equal(sampled(our, 64), sampled(their, 64))
 
 
 def model_rows(seen: Any, acts: Any, n: int, steps: list[Step]) -> Any:
@@ -473,34 +469,40 @@ def test_steps_that_could_not_be_stored_are_stored_later(monkeypatch: pytest.Mon
 
 
 def stacked(
-    steps: int, padding: Literal["zero", "repeat"], n: int = 2, seed: int = 0
+    steps: int, padding: Literal["zero", "repeat"], *, dark: bool, n: int = 2, seed: int = 0
 ) -> list[Step]:
-    """Steps of envs that show stacks of 3 frames of 40 x 40."""
+    """Steps of envs that show stacks of 3 frames of 40 x 40; most of dark ones are zero."""
     rng = np.random.default_rng(seed)
 
-    def reset() -> np.ndarray:
-        frame = rng.integers(0, 256, (40, 40), np.uint8)
+    def frames(*shape: int) -> np.ndarray:
+        found = rng.integers(0, 256, (*shape, 40, 40), np.uint8)
+        found[..., :39, :] *= not dark
+        return found
+
+    def reset(frame: np.ndarray) -> np.ndarray:
         return np.stack([frame if padding == "repeat" else 0 * frame] * 2 + [frame])
 
-    now, found = np.stack([reset() for _ in range(n)]), []
+    now, found = np.stack([reset(frames()) for _ in range(n)]), []
     for _ in range(steps):
-        newest = rng.integers(0, 256, (n, 1, 40, 40), np.uint8)
-        then = np.concatenate([now[:, 1:], newest], axis=1)
+        then = np.concatenate([now[:, 1:], frames(n, 1)], axis=1)
         done = rng.random(n) < 0.15
         infos = [{"TimeLimit.truncated": bool(flag)} for flag in done & (rng.random(n) < 0.5)]
         action = rng.integers(0, 3, n)
         found.append((now, then, action, rng.normal(size=n).astype(np.float32), done, infos))
         now = then.copy()
-        for env in np.flatnonzero(done | (rng.random(n) < 0.05)):
-            now[env] = reset()
+        for env in np.flatnonzero(done | (rng.random(n) < 0.1)):
+            shows_again = not done[env] and rng.random() < 0.5  # the newest frame, after a reset
+            now[env] = reset(now[env, 2].copy() if shows_again else frames())
     return found
 
 
-@pytest.mark.parametrize("n_steps", [1, 3])
-@pytest.mark.parametrize("where", ["ram", "folder"])
+@pytest.mark.parametrize(
+    ("where", "n_steps", "dark"),
+    [("ram", 1, False), ("ram", 3, True), ("folder", 1, True), ("folder", 3, False)],
+)
 @pytest.mark.parametrize("padding", ["zero", "repeat"])
 def test_stacked_frames_are_stored_once(
-    padding: Literal["zero", "repeat"], where: str, n_steps: int, tmp_path: Path
+    padding: Literal["zero", "repeat"], where: str, n_steps: int, dark: bool, tmp_path: Path
 ) -> None:
     space, acts = spaces.Box(0, 255, (3, 40, 40), np.uint8), ACTS["number"]
     more: dict[str, Any] = {"path": tmp_path} if where == "folder" else {}
@@ -508,13 +510,13 @@ def test_stacked_frames_are_stored_once(
     our = ours.ReplayBuffer(
         *(80, space, acts, "cpu", 2), frame_stack=3, stack_padding=padding, n_steps=n_steps, **more
     )
-    for number, step in enumerate(stacked(100, padding)):
+    for number, step in enumerate(stacked(100, padding, dark=dark)):
         add(step, their, our)
         if number % 9 == 0:
             assert_equal(sampled(our, 24, number), sampled(their, 24, number))
+        assert_equal_at(np.arange(their.size()), our, their)
     our.flush()
     assert our.replay.spec["observation"].shape == (40, 40)
-    assert_equal_at(np.arange(40), our, their)
     our.close()
 
 
@@ -539,30 +541,6 @@ def test_a_wrong_older_frame_of_a_stack_is_found(first: int, found: range) -> No
             break
     assert refused in found
     assert our.size() == refused
-
-
-@pytest.mark.parametrize("black", [False, True])
-@pytest.mark.parametrize("padding", ["zero", "repeat"])
-def test_a_reset_that_shows_the_newest_frame_again_is_found(
-    padding: Literal["zero", "repeat"], black: bool
-) -> None:
-    space, acts = spaces.Box(0, 255, (3, 40, 40), np.uint8), ACTS["number"]
-    their, _ = both(space, acts, 160, 2)
-    our = ours.ReplayBuffer(160, space, acts, "cpu", 2, frame_stack=3, stack_padding=padding)
-    rng = np.random.default_rng(3)
-    now = np.zeros((2, 3, 40, 40), np.uint8)
-    for t in range(60):
-        newest = rng.integers(0, 256, (2, 1, 40, 40), np.uint8)
-        newest[:, :, :39] *= not black  # most of what is looked at first is zero
-        then = np.concatenate([now[:, 1:], newest], axis=1)
-        for buffer in their, our:
-            buffer.add(now, then, np.zeros(2), np.zeros(2), np.zeros(2), [{}, {}])
-        now = then.copy()
-        if t % 10 == 7:
-            now[1, :2] = now[1, 2] if padding == "repeat" else 0
-    assert_equal_at(np.arange(60).repeat(2), our, their)
-    our.flush()
-    assert sorted(each.stream for each in our.replay.iter_episodes()) == [0, *[1] * 7]
 
 
 STACK = spaces.Box(0, 255, (3, 40, 40), np.uint8)
@@ -812,10 +790,8 @@ _UNFIT: dict[str, tuple[Any, str]] = {
         ("done", np.zeros(2), r"done\b.*\(1,\).*\(2,\)"),
         ("infos", [{"TimeLimit.truncated": None}], r"TimeLimit\.truncated.*None"),
         ("infos", [{"TimeLimit.truncated": 2}], r"TimeLimit\.truncated.*2"),
-        ("infos", [{"TimeLimit.truncated": "no"}], r"TimeLimit\.truncated.*'no'"),
         ("infos", [{"TimeLimit.truncated": np.ones(2)}], r"TimeLimit\.truncated.*\(2,\)"),
         ("infos", [], r"infos.*\b1\b.*\b0\b"),
-        ("infos", [{}, {}], r"infos.*\b1\b.*\b2\b"),
         ("infos", None, "NoneType"),
         ("reward", [None], "reward.*None"),
         ("reward", ["1.5"], "reward.*'1.5'"),
@@ -826,7 +802,6 @@ _UNFIT: dict[str, tuple[Any, str]] = {
         ("reward", torch.ones(1, dtype=torch.bfloat16), "reward.*Tensor.*BFloat16"),
         ("reward", [2**24 + 1], "reward.*16777217"),
         ("obs", np.full((1, 3), 1e39), r"obs.*1e\+39"),
-        ("obs", np.full((1, 3), 2**24 + 1), "obs.*16777217"),
         ("next_obs", np.zeros((1, 4)), r"next_obs.*\(1, 3\).*\(1, 4\)"),
         ("next_obs", None, "next_obs.*None"),
         ("action", np.full((1, 1), 0.7), r"action.*int64.*0\.7"),

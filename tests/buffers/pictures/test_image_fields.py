@@ -50,14 +50,8 @@ def test_a_shape_is_shown_as_documented(
 ) -> None:
     image = image_of(shape)
     assert image is not None
-    got: tuple[int, int, int, str, int] = (
-        image.height,
-        image.width,
-        image.channels,
-        image.layout,
-        image.pictures,
-    )
-    assert got == expected
+    names = ("height", "width", "channels", "layout", "pictures")
+    assert tuple(getattr(image, name) for name in names) == expected
     assert (image.is_exact, image.scale) == (True, "")
 
 

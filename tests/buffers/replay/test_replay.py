@@ -88,17 +88,6 @@ def test_an_empty_replay_has_no_spec_storage_or_batches(tmp_path: Path) -> None:
     replay.close()
 
 
-def test_counts_and_sizes_grow_with_the_added_rows() -> None:
-    replay = filled()
-    assert (len(replay), replay.steps, replay.episodes) == (18, 18, 2)
-    assert 0 < replay.total_bytes <= replay.nbytes
-    before = replay.total_bytes
-    replay.add([chunk(2)])
-    assert replay.total_bytes > before
-    assert replay.path is None
-    assert replay.is_bound
-
-
 def test_episodes_are_iterated_in_the_order_of_their_first_rows() -> None:
     replay = filled()
     replay.add([chunk(2, 5, End.NONE, stream=1)])

@@ -103,22 +103,24 @@ class Strange(spaces.Space[object]):
     """A space of a kind of its own."""
 
 
-def test_a_space_of_an_unknown_kind_is_refused_by_name() -> None:
-    with pytest.raises(TypeError, match=r"^observation/part space .*\bStrange\b"):
-        spec_of(spaces.Dict({"part": Strange()}))
-    with pytest.raises(TypeError, match=r"^action space .*\bStrange\b"):
-        spec_of(BOX, Strange())
+TWICE = spaces.Dict({"a/b": BOX, "a": spaces.Dict({"b": BOX})})
 
 
-def test_keys_that_are_no_text_are_refused() -> None:
-    with pytest.raises(TypeError, match=r"^observation space: .*\btext\b.*\b1\b"):
-        spec_of(spaces.Dict({1: BOX}))  # type: ignore[dict-item]
-
-
-def test_keys_that_make_one_name_are_refused() -> None:
-    space = spaces.Dict({"a/b": BOX, "a": spaces.Dict({"b": BOX})})
-    with pytest.raises(ValueError, match="'observation/a/b'"):
-        spec_of(space)
+@pytest.mark.parametrize(
+    ("parts", "options", "error", "match"),
+    [
+        ([spaces.Dict(part=Strange())], {}, TypeError, r"^observation/part space .*\bStrange\b"),
+        ([BOX, Strange()], {}, TypeError, r"^action space .*\bStrange\b"),
+        ([spaces.Dict({1: BOX})], {}, TypeError, r"^observation space: .*\btext\b.*\b1\b"),  # type: ignore[dict-item]
+        ([TWICE], {}, ValueError, "'observation/a/b'"),
+        ([], {"frame_stack": 0}, ValueError, r"^frame_stack: .*>= 1.*\b0\b"),
+    ],
+)
+def test_spaces_that_make_no_fields_are_refused_by_name(
+    parts: list[Any], options: dict[str, Any], error: type[Exception], match: str
+) -> None:
+    with pytest.raises(error, match=match):
+        spec_of(*parts, **options)
 
 
 def test_a_stack_is_described_by_one_frame() -> None:
@@ -143,11 +145,6 @@ def test_a_stack_is_described_by_one_frame() -> None:
 def test_a_frame_stack_that_differs_from_the_space_is_refused(space: Any, got: str) -> None:
     with pytest.raises(ValueError, match=rf"^frame_stack=4: .*\(4, \.\.\.\).* {got};"):
         spec_of(space, frame_stack=4)
-
-
-def test_a_stack_of_no_frames_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"^frame_stack: .*>= 1.*\b0\b"):
-        spec_of(frame_stack=0)
 
 
 def test_codecs_depend_on_the_field_and_may_be_given() -> None:

@@ -21,6 +21,9 @@ from support.crash.other_processes import in_fork
 torch: Any = pytest.importorskip("torch", reason="needs PyTorch: pip install 'stepwell[torch]'")
 
 
+MOST = f"expected a whole number up to {1 << 62}"
+
+
 def make(folder: Path, **options: Any) -> ReplayBuffer:
     arguments: dict[str, Any] = {"max_episodes": 4, "max_timesteps": 10, "fields": {"x": "float"}}
     return ReplayBuffer(folder, **(arguments | options))
@@ -111,12 +114,9 @@ def test_a_number_that_the_dtype_cannot_hold_is_refused(
     [
         ("int", 3.0, 3),
         ("int", np.uint8(200), 200),
-        ("int", True, 1),
         ("float", 0.1, np.float32(0.1)),
-        ("float", 7, 7.0),
         ("float", float("inf"), np.inf),
         ("bool", 1, True),
-        ("uint8", np.int64(255), 255),
         ("float", [2.0], 2.0),
     ],
 )
@@ -199,22 +199,6 @@ def test_a_forged_configuration_is_refused(
     for read_only in (True, False):
         with pytest.raises(StoreCorrupt, match=rf"replay_buffer\.json is damaged .*{words}"):
             ReplayBuffer.from_folder(tmp_path, read_only=read_only)
-
-
-@pytest.mark.parametrize(
-    ("limits", "name"),
-    [
-        ({"max_episodes": 10**20}, "max_episodes"),
-        ({"max_timesteps": 10**20}, "max_timesteps"),
-        ({"max_episodes": 1 << 40, "max_timesteps": 1 << 40, "circular": True}, "room for"),
-    ],
-)
-def test_limits_that_could_not_be_read_again_are_refused_before_any_file(
-    tmp_path: Path, limits: dict[str, int], name: str
-) -> None:
-    with pytest.raises(ValueError, match=rf"^{name}.*: expected a whole number up to {1 << 62}"):
-        make(tmp_path / "new", **limits)
-    assert not (tmp_path / "new").exists()
 
 
 def test_a_loader_refuses_episodes_that_were_overwritten(tmp_path: Path) -> None:
@@ -368,9 +352,14 @@ def test_overwriting_frees_the_disk_space(tmp_path: Path) -> None:
 
 
 def test_the_size_of_a_ring_is_bounded(tmp_path: Path) -> None:
+    limits = {"max_episodes": 50, "max_timesteps": 1, "circular": True}
+    short = make(tmp_path / "short", fields={"x": ("float", 640)}, **limits)
+    for _ in range(1500):
+        short.store_episode(x=np.zeros((1, 640)))
+    assert len(short.replay.storage.index) < 1000  # of 1,500: files hold 409
     fields = {"image": ("uint8", (64, 64))}
     options = {"max_episodes": 3, "max_timesteps": 8, "fields": fields, "circular": True}
-    buffer = make(tmp_path, **options)
+    buffer = make(tmp_path / "long", **options)
     noise = np.random.default_rng(0).integers(0, 256, (8, 64, 64), dtype=np.uint8)
     sizes = []
     for _ in range(300):
@@ -382,12 +371,30 @@ def test_the_size_of_a_ring_is_bounded(tmp_path: Path) -> None:
     assert (batch["image"].numpy() == noise).all()
 
 
-def test_a_ring_of_one_step_episodes_is_bounded(tmp_path: Path) -> None:
-    limits = {"max_episodes": 50, "max_timesteps": 1, "circular": True}
-    buffer = make(tmp_path, fields={"x": ("float", 640)}, **limits)
-    for _ in range(1500):
-        buffer.store_episode(x=np.zeros((1, 640)))
-    assert len(buffer.replay.storage.index) < 1000  # of 1,500: files hold 409
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"fields": {}}, r"^fields: .*one"),
+        ({"fields": {"x": "double"}}, r"'x'.*float, int, bool, uint8.*'double'"),
+        ({"fields": {"x": ("uint8", (), 0.5)}}, r"default.*'x'.*uint8.*\b0\.5"),
+        ({"fields": {"x": ("float", (0,))}}, r"'x'.*>= 1.*\(0,\)"),
+        ({"fields": {"_x": "float"}}, r"field.*'_x'"),
+        ({"fields": {"a b": "float"}}, r"field.*'a b'"),
+        ({"fields": {"m": "int"}}, r"fields.*meta_fields.*'m'"),
+        ({"max_episodes": 10**20}, f"^max_episodes.*: {MOST}"),
+        ({"max_timesteps": 10**20}, f"^max_timesteps.*: {MOST}"),
+        (
+            {"max_episodes": 1 << 40, "max_timesteps": 1 << 40, "circular": True},
+            f"^room for.*: {MOST}",
+        ),
+    ],
+)
+def test_fields_and_limits_that_could_not_be_read_again_are_refused_before_any_file(
+    tmp_path: Path, options: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(ValueError, match=problem):
+        make(tmp_path / "new", meta_fields={"m": "int"}, **options)
+    assert not (tmp_path / "new").exists()
 
 
 # Storing.
@@ -419,21 +426,6 @@ def test_stored_values_are_copies(tmp_path: Path) -> None:
             buffer.store(x=frame)
     assert episodes(buffer) == [[[0, 0], [1, 1], [2, 2]]]
     assert metas(buffer, "m") == [[1, 1]]
-
-
-def test_fields_that_cannot_be_stored_are_refused(tmp_path: Path) -> None:
-    for fields, problem in [
-        ({}, r"^fields: .*one"),
-        ({"x": "double"}, r"'x'.*float, int, bool, uint8.*'double'"),
-        ({"x": ("uint8", (), 0.5)}, r"default.*'x'.*uint8.*\b0\.5"),
-        ({"x": ("float", (0,))}, r"'x'.*>= 1.*\(0,\)"),
-        ({"_x": "float"}, r"field.*'_x'"),
-        ({"a b": "float"}, r"field.*'a b'"),
-        ({"m": "int"}, r"fields.*meta_fields.*'m'"),
-    ]:
-        with pytest.raises(ValueError, match=problem):
-            make(tmp_path / "no", fields=fields, meta_fields={"m": "int"})
-    assert not (tmp_path / "no").exists()
 
 
 @pytest.mark.parametrize(
