@@ -199,22 +199,3 @@ def test_if_only_cut_episodes_match_the_error_says_how_to_take_them(tmp_path: Pa
         best = SequenceReplayBuffer()
         copy_episodes(source, best, keep=keep)
         assert returns_of(best) == [9]
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"top": 0}, r"^top: .*\b0\b"),
-        ({"top": True}, "^top: .*True"),
-        ({"top": "0%"}, "^top: .*'0%'"),
-        ({"top": "101%"}, "^top: .*'101%'"),
-        ({"bottom": "ten"}, "^bottom: .*'ten'"),
-        ({"top": 1, "bottom": 1}, "top=1 and bottom=1"),
-        ({"top": 1, "sort": 3}, "^sort: .*3"),
-        ({"sort": "return"}, "^sort='return': .*top"),
-        ({"include_cut": True}, "^include_cut: .*top"),
-    ],
-)
-def test_what_cannot_be_ranked_is_refused(wrong: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        EpisodeSelection(**wrong)

@@ -89,6 +89,15 @@ def test_to_json_gives_plain_data() -> None:
         ({"min_return": 2, "max_return": 1}, ValueError, r"^min_return: .*max_return=1\b.*\b2\b"),
         ({"min_steps": 9, "max_steps": 8}, ValueError, r"^min_steps: .*max_steps=8\b.*\b9\b"),
         ({"where": "task=door"}, TypeError, "^where: .*mapping.*'task=door'$"),
+        ({"top": 0}, ValueError, r"^top: .*\b0\b"),
+        ({"top": True}, ValueError, "^top: .*True"),
+        ({"top": "0%"}, ValueError, "^top: .*'0%'"),
+        ({"top": "101%"}, ValueError, "^top: .*'101%'"),
+        ({"bottom": "ten"}, ValueError, "^bottom: .*'ten'"),
+        ({"top": 1, "bottom": 1}, ValueError, "top=1 and bottom=1"),
+        ({"top": 1, "sort": 3}, ValueError, "^sort: .*3"),
+        ({"sort": "return"}, ValueError, "^sort='return': .*top"),
+        ({"include_cut": True}, ValueError, "^include_cut: .*top"),
     ],
 )
 def test_invalid_conditions_are_refused(

@@ -101,7 +101,7 @@ def test_a_folder_is_made_by_the_first_step_where_it_was_named(
     assert (tmp_path / "first" / "runs" / "a").is_dir()
 
 
-@pytest.mark.parametrize("name", [name for name in MADE_WITH_A_PATH if name != "sb3 rollout"])
+@pytest.mark.parametrize("name", ["dreamer", "iris", "fishyrl", "frame_history", "sb3"])
 def test_a_program_that_closes_no_buffer_keeps_its_steps(name: str, tmp_path: Path) -> None:
     code = f"""
 import runpy
@@ -112,7 +112,7 @@ for _ in range(8):
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
     with SequenceReplayBuffer.open(tmp_path / "a", read_only=True) as replay:
         # The last one may wait for its next observation.
-        assert replay.steps == 7 + (name.startswith(("dreamer", "sb3")))
+        assert replay.steps == 7 + (name in ("dreamer", "sb3"))
 
 
 @pytest.mark.parametrize(

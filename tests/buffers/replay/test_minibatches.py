@@ -172,6 +172,15 @@ def test_tensors_equal_the_arrays() -> None:
             assert isinstance(getattr(minibatch, name), torch.Tensor), name
             assert getattr(minibatch, name).tolist() == getattr(arrays, name).tolist(), name
         assert minibatch.state is None
+    tensors = rollout.sequences(2, length=3, to="torch")
+    for minibatch, arrays in zip(tensors, same.sequences(2, length=3), strict=True):
+        found, expected = (
+            dict(named_leaves("state", each.state)) | dict(named_leaves("seen", each.observation))
+            for each in (minibatch, arrays)
+        )
+        for name, rows in expected.items():
+            assert isinstance(found[name], torch.Tensor)
+            assert np.array_equal(found[name], rows)
     with pytest.raises(ValueError, match=r"^device: .*'nowhere'"):
         rollout.minibatches(4, to="torch", device="nowhere")
 

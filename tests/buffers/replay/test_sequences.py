@@ -102,13 +102,3 @@ def test_drop_last_refuses_a_batch_size_above_the_number_of_sequences() -> None:
     with pytest.raises(ValueError, match=r"^batch_size: .*\b3 sequences\b.*drop_last=True.*\b4\b"):
         counting().sequences(4, drop_last=True)
     assert len(list(counting().sequences(6, length=3, drop_last=True))) == 1
-
-
-def test_tensors_of_sequences_have_a_state() -> None:
-    torch = pytest.importorskip("torch")
-    for minibatch in counting().sequences(2, length=3, to="torch"):
-        place, frame = minibatch.state
-        assert isinstance(place, torch.Tensor)
-        assert place.tolist() == ((minibatch.step * 3 + minibatch.env) * 3).tolist()
-        assert tuple(frame.shape) == (len(minibatch.env), 2, 3)
-        assert tuple(minibatch.observation["frame"].shape) == (3, len(minibatch.env), 2, 3)

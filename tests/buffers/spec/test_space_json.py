@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -70,19 +69,9 @@ def test_other_spaces_are_refused() -> None:
 
 
 def test_spaces_larger_than_the_rows_are_left_out() -> None:
-    class Wide(gym.Env[Any, Any]):
-        observation_space = spaces.Box(
-            -np.arange(1, 20_001, dtype=np.float64), np.ones(20_000), dtype=np.float64
-        )
-        action_space = spaces.Discrete(2)
-
-        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-            return np.zeros(20_000), {}
-
-        def step(self, action: Any) -> Any:
-            return np.zeros(20_000), 0.0, False, False, {}
-
+    low, row = -np.arange(1, 20_001, dtype=np.float64), np.zeros(20_000)
+    wide = spaces.Box(low, np.ones(20_000), dtype=np.float64)
     replay = sw.SequenceReplayBuffer()
-    with sw.Collector(sw.make_vec(Wide, 1), sw.RandomPolicy(), replay, seed=0) as collector:
-        collector.collect(steps=3)
+    with replay.writer((wide, spaces.Discrete(2))) as writer:
+        writer.add(row, 0, 0.0, row, False, False)
     assert "spaces" not in replay.sessions[0]
