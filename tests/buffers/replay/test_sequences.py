@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -83,22 +82,3 @@ def test_without_a_state_any_divisor_of_the_rows_is_a_length() -> None:
     found = list(rollout.sequences(4, length=2))
     assert [m.reward.shape for m in found] == [(2, 4), (2, 4), (2, 1)]
     assert all(m.state is None for m in found)
-
-
-def test_shorter_sequences_need_the_state_of_each_row() -> None:
-    rollout = replace(counting(), state=None)
-    with pytest.raises(ValueError, match=r"^length: .*\b6\b.*\b3\b.*state \[T, N, \.\.\.\]"):
-        rollout.sequences(2, length=3)
-    assert len(list(rollout.sequences(3, length=6))) == 1
-
-
-@pytest.mark.parametrize("length", [4, 12])
-def test_a_length_must_divide_the_rows(length: int) -> None:
-    with pytest.raises(ValueError, match=rf"^length: .*\b6 rows\b.* {length}\b"):
-        counting().sequences(2, length=length)
-
-
-def test_drop_last_refuses_a_batch_size_above_the_number_of_sequences() -> None:
-    with pytest.raises(ValueError, match=r"^batch_size: .*\b3 sequences\b.*drop_last=True.*\b4\b"):
-        counting().sequences(4, drop_last=True)
-    assert len(list(counting().sequences(6, length=3, drop_last=True))) == 1

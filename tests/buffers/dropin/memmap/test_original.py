@@ -231,53 +231,38 @@ BAD_FILES: list[tuple[Callable[[], Any], str]] = [
     (lambda: save(COUNT, np.array({})), rf"{COUNT}.*int32"),
     (lambda: (Path("old") / DATA).write_bytes(pickle.dumps(os.getcwd)), rf"{DATA}.*float32"),
     (lambda: zipped(DATA), rf"{DATA}.*float32.*PK"),
-    (
-        lambda: header(DATA, "{'descr': '<f4', 'fortran_order': False, 'shape': (4, 10**15)}"),
-        rf"{DATA}.*float32",
+    *(
+        (partial(header, DATA, text), rf"{DATA}.*float32")
+        for text in (
+            "{'descr': '<f4', 'fortran_order': False, 'shape': (4, 10**15)}",
+            "{'descr': '<f4', 'fortran_order': False, 'shape': (-4, 6)}",
+            "{'descr': '<f4', 'fortran_order': 0, 'shape': 9}",
+            "{'descr': 'O', 'fortran_order': False, 'shape': (4, 6)}",
+            "__import__('os').mkdir('run')",
+            "(" * 900,
+            "{'descr': '<f4'",
+        )
     ),
-    (
-        lambda: header(DATA, "{'descr': '<f4', 'fortran_order': False, 'shape': (-4, 6)}"),
-        rf"{DATA}.*float32",
-    ),
-    (
-        lambda: header(DATA, "{'descr': '<f4', 'fortran_order': 0, 'shape': 9}"),
-        rf"{DATA}.*float32.*\b9\b",
-    ),
-    (
-        lambda: header(DATA, "{'descr': 'O', 'fortran_order': False, 'shape': (4, 6)}"),
-        rf"{DATA}.*float32",
-    ),
-    (lambda: header(DATA, "__import__('os').mkdir('run')"), rf"{DATA}.*float32"),
-    (lambda: header(DATA, "(" * 900), rf"{DATA}.*float32"),
-    (lambda: header(DATA, "{'descr': '<f4'"), rf"{DATA}.*float32"),
-    (
-        lambda: save(DATA, np.zeros((4, 5), np.float32)),
-        rf"{DATA}.*float32 \(4, 6\).*float32 \(4, 5\)",
-    ),
-    (
-        lambda: save(DATA, np.zeros((6, 4), np.float32)),
-        rf"{DATA}.*float32 \(4, 6\).*float32 \(6, 4\)",
-    ),
-    (lambda: save(DATA, np.zeros((4, 6))), rf"{DATA}.*float32 \(4, 6\).*float64 \(4, 6\)"),
-    (lambda: save(DATA, np.zeros((4, 6), ">f4")), rf"{DATA}.*float32 \(4, 6\).*>f4 \(4, 6\)"),
-    (
-        lambda: save(DATA, np.zeros((4, 6), "f4,i4")),
-        rf"{DATA}.*float32 \(4, 6\).*<f4.*<i4.*\(4, 6\)",
+    *(
+        (partial(save, DATA, array), rf"{DATA}.*float32 \(4, 6\).*{got}")
+        for array, got in (
+            (np.zeros((4, 5), np.float32), r"float32 \(4, 5\)"),
+            (np.zeros((6, 4), np.float32), r"float32 \(6, 4\)"),
+            (np.zeros((4, 6)), r"float64 \(4, 6\)"),
+            (np.zeros((4, 6), ">f4"), r">f4 \(4, 6\)"),
+            (np.zeros((4, 6), "f4,i4"), r"<f4.*<i4.*\(4, 6\)"),
+        )
     ),
     (lambda: save(COUNT, np.zeros(1, np.int32)), rf"{COUNT}.*int32 \(\).*int32 \(1,\)"),
-    (lambda: save(COUNT, np.int32(-1)), rf"{COUNT}.*\b0 to 4\b.*-1\b"),
-    (lambda: save(COUNT, np.int32(5)), rf"{COUNT}.*\b0 to 4\b.*\b5\b"),
-    (
-        lambda: save("episode_index.state.npy", np.int32(4)),
-        r"episode_index\.state.*\b0 to 3\b.*\b4\b",
-    ),
-    (
-        lambda: save("timestep_index.state.npy", np.int32(7)),
-        r"timestep_index\.state.*\b0 to 6\b.*\b7\b",
-    ),
-    (
-        lambda: save("timestep_index.state.npy", np.int32(-7)),
-        r"timestep_index\.state.*\b0 to 6\b.*-7\b",
+    *(
+        (partial(save, f"{name}.npy", np.int32(value)), rf"{name}.*\b0 to {most}\b.*{value}\b")
+        for name, value, most in (
+            ("num_episodes.state", -1, 4),
+            ("num_episodes.state", 5, 4),
+            ("episode_index.state", 4, 3),
+            ("timestep_index.state", 7, 6),
+            ("timestep_index.state", -7, 6),
+        )
     ),
     (lambda: save(LENS, np.array([3, 7, 0, 0], "i4")), rf"{LENS}.*\b0 to 6\b.*\b7\b.*slot 1\b"),
     (lambda: save(LENS, np.array([3, -1, 0, 0], "i4")), rf"{LENS}.*\b0 to 6\b.*-1\b.*slot 1\b"),
