@@ -500,13 +500,11 @@ def test_sequential_buffer_equals_the_model_of_one_env(tmp_path: Path) -> None:
     assert one.is_full
     assert one.capacity == 10
     check_drawn(one.sample(64, sequence_length=7, flags=["is_first"]), model, 7)
-    state = one.state_dict()
     other = SequentialBuffer(10)
-    other.load_state_dict(state)
+    other.load_state_dict(one.state_dict())
     assert (other.sample(8, 3)["obs"] == one.sample(8, 3)["obs"]).all()
-    other.cut()
-    other.flush()
-    other.reset()
+    for call in other.cut, other.flush, other.reset:
+        call()
     assert other.size == 0
     with SequentialBuffer(10, path=tmp_path / "a", autoreset_mode=SAME) as kept:
         for step in range(5):

@@ -332,42 +332,33 @@ def test_frames_unlike_the_first_and_invalid_ones_are_refused(frame: np.ndarray)
 
 
 @pytest.mark.parametrize(
-    ("action", "got"),
+    ("given", "match"),
     [
-        (1.0, "int32.*float64"),
-        (0.5, "int32.*float64"),
-        (np.float32(2), "int32.*float32"),
-        ([1, 2], r"\(\).*\(2,\)"),
-        (2**31, "int32.*2147483648"),
-        ("left", "int32.*<U4"),
+        # N8: it was truncated.
+        ({"action": 1.0}, "^action: .*int32.*float64"),
+        ({"action": 0.5}, "^action: .*int32.*float64"),
+        ({"action": np.float32(2)}, "^action: .*int32.*float32"),
+        ({"action": [1, 2]}, r"^action: .*\(\).*\(2,\)"),
+        ({"action": 2**31}, "^action: .*int32.*2147483648"),
+        ({"action": "left"}, "^action: .*int32.*<U4"),
+        *(
+            ({name: flag}, f"^{name}: expected True or False")
+            for name in ("done", "truncated")
+            for flag in NO_FLAGS
+        ),
     ],
 )
-def test_an_action_that_is_not_an_int32_is_refused(action: object, got: str) -> None:
-    """N8: it was truncated."""
+def test_a_wrong_effect_is_refused_and_changes_nothing(given: dict[str, Any], match: str) -> None:
     buffer, model = filled(3)
     idx = buffer.store_frame(frame_of(3))
-    with pytest.raises(ValueError, match=f"^action: .*{got}"):
-        buffer.store_effect(idx, action, 0.0, False)  # type: ignore[arg-type]
-    buffer.store_effect(idx, np.array([3 % 6]), 3 / 8, False)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=match):
+        buffer.store_effect(idx, **{"action": 0, "reward": 0.0, "done": False, **given})
+    action: Any = np.array([3 % 6])
+    buffer.store_effect(idx, action, 3 / 8, done=cast("bool", np.bool_(False)))
     model.open_episode(0).frames.append(3)
     model.open_episode(0).actions.append(3)
     model.open_episode(0).rewards.append(3 / 8)
     assert drawn(buffer, model, can_draw(buffer)) == {0, 1, 2}
-
-
-@pytest.mark.parametrize(
-    ("name", "flag"), [(name, flag) for name in ("done", "truncated") for flag in NO_FLAGS]
-)
-def test_what_is_no_flag_is_refused_and_changes_nothing(name: str, flag: Any) -> None:
-    buffer = ReplayBuffer(50, 4)
-    idx = buffer.store_frame(np.zeros((8, 8, 1), np.uint8))
-    flags: Any = {"done": False, name: flag}
-    with pytest.raises(ValueError, match=f"^{name}: expected True or False"):
-        buffer.store_effect(idx, 1, 1.0, **flags)
-    buffer.store_effect(idx, 1, 1.0, done=cast("bool", np.bool_(True)))
-    assert buffer.replay.steps == 0
-    buffer.flush()
-    assert [bool(one.terminated[-1]) for one in buffer.replay.iter_episodes()] == [True]
 
 
 def test_calls_in_the_wrong_order_are_refused_and_change_nothing() -> None:

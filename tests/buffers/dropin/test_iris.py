@@ -133,8 +133,8 @@ def assert_observations_are_distinct(buffer: IRISReplayBuffer, play: Play) -> No
         by_env.setdefault(played.env, []).append((played.number, number))
     assert sum(map(len, by_env.values())) == len(buffer)
     for env, places in by_env.items():
-        played = (one for one in play.episodes if one.env == env)
-        every = [(one.number, step) for one in played for step in range(one.steps)]
+        ours = [one for one in play.episodes if one.env == env]
+        every = [(one.number, step) for one in ours for step in range(one.steps)]
         assert places == every[-len(places) :]
 
 

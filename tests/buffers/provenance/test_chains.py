@@ -6,6 +6,7 @@ Of rings and copies those episodes can be played again whose chain is stored fro
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 from stepwell.buffers import (
     Chunk,
+    Codec,
     End,
     Field,
     MemoryStorage,
@@ -209,6 +211,13 @@ def test_whole_stores_that_do_not_name_sessions_are_found_as_well(
     check(storage, played, {one.id for one in played if one.is_reached(everything)})
 
 
+CODECS: list[dict[str, Codec]] = [{}, {"action": "narrow"}]
+
+
+def is_kept(labels: set[int], episode: StoredEpisode) -> bool:
+    return label_of(episode) in labels
+
+
 @settings(max_examples=by_tier(60, 200, 1000), deadline=None)
 @given(histories(), histories(100), st.data())
 def test_rings_and_copies_of_copies_have_the_chains_that_they_have_whole(
@@ -223,14 +232,14 @@ def test_rings_and_copies_of_copies_have_the_chains_that_they_have_whole(
         check(ring.storage, history)
         replays.append(ring)
     for _ in range(data.draw(st.integers(0, 3))):
-        most, codec = data.draw(sizes), data.draw(st.sampled_from(["raw", "narrow"]))
-        target = SequenceReplayBuffer(capacity=most, codecs={"action": codec})
+        most, codecs = data.draw(sizes), data.draw(st.sampled_from(CODECS))
+        target = SequenceReplayBuffer(capacity=most, codecs=codecs)
         kept = {each.id for each in one + other if data.draw(st.integers(0, 4))}
         try:
             with mock.patch.object(copy, "_LEAST_ROWS", data.draw(st.sampled_from([1, 3, 256]))):
                 report = copy.copy_episodes(
                     *(replays, target),
-                    keep=lambda episode, kept=kept: label_of(episode) in kept,
+                    keep=partial(is_kept, kept),
                     duplicates="keep",
                     digest=True,
                 )
