@@ -145,11 +145,6 @@ def test_a_batch_has_the_original_format_and_is_a_copy() -> None:
         part[...] = 77
     inside = play.windows(6, newest=True)
     assert_are_of_the_stream(play, {0: list(rows_of(play, 0))}, buffer.sample(), inside)
-
-
-def test_seq_len_and_batch_size_can_be_changed() -> None:
-    buffer, play = make_buffer(100, 3, 4)
-    play.run([20])
     buffer.seq_len, buffer.batch_size = 7, 2
     assert buffer.sample()[0].shape[:2] == (7, 2)
 

@@ -507,7 +507,14 @@ def test_ctrl_c_in_the_middle_of_a_row_waits_for_its_end() -> None:
         signal.signal(signal.SIGINT, before)
 
 
-def test_closing_the_replay_first_loses_nothing(tmp_path: Path) -> None:
+def test_a_dropped_writer_and_closing_the_replay_first_lose_nothing(tmp_path: Path) -> None:
+    replay = SequenceReplayBuffer(seed=0)
+    writer = replay.writer(PLAIN)
+    walk(writer, 3)
+    del writer
+    gc.collect()
+    assert replay.steps == 3
+    replay.writer(PLAIN).close()  # nothing is open
     replay = SequenceReplayBuffer(tmp_path / "store")
     with replay.writer(PLAIN) as writer:
         walk(writer, 3)
@@ -516,16 +523,6 @@ def test_closing_the_replay_first_loses_nothing(tmp_path: Path) -> None:
             walk(writer, 1, begin=3)
     with SequenceReplayBuffer.open(tmp_path / "store") as again:
         assert again.steps == 3
-
-
-def test_a_writer_that_is_dropped_stores_its_rows() -> None:
-    replay = SequenceReplayBuffer(seed=0)
-    writer = replay.writer(PLAIN)
-    walk(writer, 3)
-    del writer
-    gc.collect()
-    assert replay.steps == 3
-    replay.writer(PLAIN).close()  # nothing is open
 
 
 @pytest.mark.proof

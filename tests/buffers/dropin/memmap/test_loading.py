@@ -134,27 +134,20 @@ def test_contradictory_loader_options_are_refused(
 def test_an_episode_overwritten_during_a_read_is_refused(
     buffer: ReplayBuffer, monkeypatch: pytest.MonkeyPatch, fields: tuple[str, ...] | None
 ) -> None:
-    batches = iter(buffer.dataloader(1, fields=fields))
-    monkeypatch.setattr(
-        *(SequenceReplayBuffer, "take"), overwriting(SequenceReplayBuffer.take, buffer)
-    )
-    if fields is not None:  # values of episodes alone, after others have come
-        for _ in range(7):
-            buffer.store_episode(t=[100])
-    with pytest.raises(NotEnoughData, match=rf"{re.escape(str(buffer.folder))}: .*\b1\b.*\b1\b"):
-        next(batches)
+    """Other episodes are stored meanwhile, as another thread may do."""
+    batches, take = iter(buffer.dataloader(1, fields=fields)), SequenceReplayBuffer.take
 
-
-def overwriting(take: Any, buffer: ReplayBuffer) -> Any:
-    """A read during which other episodes are stored, as another thread may do."""
-
-    def slow_take(replay: SequenceReplayBuffer, request: Any, ids: np.ndarray) -> Any:
-        rows = take(replay, request, ids)
+    def overwrite(*arguments: Any) -> Any:
+        rows = take(*arguments) if arguments else None
         for _ in range(7):
             buffer.store_episode(t=[100])
         return rows
 
-    return slow_take
+    monkeypatch.setattr(SequenceReplayBuffer, "take", overwrite)
+    if fields is not None:  # values of episodes alone, after others have come
+        overwrite()
+    with pytest.raises(NotEnoughData, match=rf"{re.escape(str(buffer.folder))}: .*\b1\b.*\b1\b"):
+        next(batches)
 
 
 @pytest.mark.parametrize("mode", ["episodes", "steps", "transitions"])
