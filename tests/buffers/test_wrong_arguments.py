@@ -138,9 +138,6 @@ def test_the_capacity_of_a_replay_is_a_number(value: Any) -> None:
 @pytest.mark.parametrize(("text", "steps"), [("100k", 100_000), ("1M", 10**6), ("1e5", 10**5)])
 def test_a_capacity_is_read_as_on_the_command_line(text: str, steps: int) -> None:
     assert SequenceReplayBuffer(capacity=text).capacity == steps
-
-
-def test_a_number_of_bytes_is_read_as_on_the_command_line() -> None:
     replay = SequenceReplayBuffer(capacity_bytes="1kB", cache_bytes="2MiB")
     observation = np.random.default_rng(0).random((501, 4)).astype(np.float32)
     with pytest.raises(ValueError, match="expected at most capacity_bytes=1000:"):

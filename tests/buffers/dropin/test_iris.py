@@ -276,6 +276,11 @@ def test_a_reused_frame_array_is_copied() -> None:
 def test_arrays_have_the_dtypes_of_the_first_step() -> None:
     """O3: float32 actions became float64, and an empty buffer returned shapes (0,)."""
     dtype = "float32"
+    declared = IRISOnPolicyBuffer(obs_shape=(3, 2, 2), action_size=4)
+    forms = [(array.shape, array.dtype.name) for array in declared.get_arrays()[:2]]
+    assert forms == [((0, 3, 2, 2), "uint8"), ((0, 4), "float32")]
+    with pytest.raises(ValueError, match=r"^obs: .*uint8.*float64"):
+        declared.add(np.zeros((3, 2, 2)), np.zeros(4), 0.0, False)
     buffer = IRISOnPolicyBuffer()
     assert [array.shape for array in buffer.get_arrays()] == [(0,)] * 4
     for number in range(2):
@@ -293,17 +298,6 @@ def test_arrays_have_the_dtypes_of_the_first_step() -> None:
     buffer.clear()
     assert [array.shape for array in buffer.get_arrays()] == [(0, *OBS_SHAPE), (0, 2), (0,), (0,)]
     assert buffer.get_arrays()[1].dtype.name == dtype
-
-
-def test_shapes_may_be_declared() -> None:
-    """O3."""
-    buffer = IRISOnPolicyBuffer(obs_shape=(3, 2, 2), action_size=4)
-    observations, actions, _, _ = buffer.get_arrays()
-    assert (observations.shape, observations.dtype.name) == ((0, 3, 2, 2), "uint8")
-    assert (actions.shape, actions.dtype.name) == ((0, 4), "float32")
-    with pytest.raises(ValueError, match=r"^obs: .*uint8.*float64"):
-        buffer.add(np.zeros((3, 2, 2)), np.zeros(4), 0.0, False)
-    assert len(buffer) == 0
 
 
 @pytest.mark.parametrize(

@@ -231,9 +231,3 @@ def test_a_difference_names_the_field_and_both_forms() -> None:
 def test_a_value_of_another_structure_is_refused(value: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         list(flatten({"a": "x", "b": ["y", "z"]}, value))
-
-
-def test_a_field_is_found_by_name() -> None:
-    assert spec_of()["reward"].dtype == "float64"
-    with pytest.raises(KeyError):
-        spec_of()["nothing"]
