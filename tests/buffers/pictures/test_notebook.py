@@ -19,7 +19,7 @@ from stepwell.buffers.sampling.batch import Batch, TransitionBatch
 from stepwell.buffers.storage import store_html
 from stepwell.buffers.storage.disk.storage import DiskStorage
 from stepwell.collectors.evaluation.evaluate import EvaluatedEpisode, Evaluation
-from support.disk_stores import contents
+from support.disk_stores import contents, spoil
 from support.html_parts import pictures_of, text_of
 
 HOSTILE = "<script>alert('x')</script>\x00\ud800\u202e\"&"
@@ -59,14 +59,6 @@ def screens(replay: sw.SequenceReplayBuffer, episodes: int = 8) -> None:
             fields = rows_of(number, first, 7)
             metadata = {"note": HOSTILE.replace("\ud800", "")}
             replay.add([Chunk(number, number, first, end, fields, metadata)])
-
-
-def spoil(storage: DiskStorage, position: int) -> None:
-    """Change a byte in a chunk's rows."""
-    record = storage.index.record(position)
-    with open(storage.path / f"segment-{record.segment:08}.bin", "r+b") as file:
-        file.seek(record.offset + record.nbytes - 9)
-        file.write(b"\xee")
 
 
 def collected(path: Path | None = None) -> sw.SequenceReplayBuffer:

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepwell import NotEnoughData, SequenceReplayBuffer
-from stepwell.buffers import Chunk, End, Episode, Field, MemoryStorage, Spec
+from stepwell.buffers import Chunk, DiskStorage, End, Episode, Field, MemoryStorage, Spec
+from support.disk_stores import spoil
 from support.examples import examples
 from support.pictures import as_rgb, decoded
 
@@ -189,12 +190,8 @@ def test_a_damaged_chunk_leaves_the_parts_of_its_episode(tmp_path: Path) -> None
         replay.bind(SPEC, {})
         for first in (0, 10, 20):
             replay.add([chunk_of(0, first, 10, End.TERMINATED if first == 20 else End.NONE)])
-        record = replay.storage.index.records[1]
-        place = int(record["segment"]), int(record["offset"]), int(record["nbytes"])
-    file = tmp_path / "a" / f"segment-{place[0]:08d}.bin"
-    data = bytearray(file.read_bytes())
-    data[place[1] + place[2] // 2] ^= 0xFF
-    file.write_bytes(data)
+        assert isinstance(replay.storage, DiskStorage)
+        spoil(replay.storage, 1)
     with SequenceReplayBuffer.open(tmp_path / "a", read_only=True, on_corrupt="skip") as replay:
         with pytest.raises(ValueError, match=r"first_row: .*\(0, 20\).*got None.*lost"):
             replay.filmstrip(0, frames=30)
