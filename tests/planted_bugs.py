@@ -301,7 +301,7 @@ buffers/replay/advantages.py
   a termination is worth what follows
   - follows = _where(taken & ~terminated, next_value)
   + follows = _where(taken, next_value)
-  tests/buffers/replay/test_advantages.py::test_the_four_cases_of_terminated_and_truncated
+  tests/buffers/replay/test_advantages.py::test_advantages_are_the_sums_of_the_definition
 buffers/replay/minibatches.py
   every sequence begins with the first state
   - lambda array: array[step, env], rows.state

@@ -79,16 +79,6 @@ class Unbounded(MemoryStorage):
         super().__init__(spec)
 
 
-class NoMessage(MemoryStorage):
-    """Refuses chunks without a message."""
-
-    def add(self, chunks: Sequence[Chunk]) -> None:
-        try:
-            super().add(chunks)
-        except ValueError:
-            raise ValueError from None
-
-
 class FirstEncodedOnly(MemoryStorage):
     """Stores only the first encoded chunk of a call."""
 
@@ -125,11 +115,6 @@ class Unchecked(MemoryStorage):
         ),
         (NewestMetadata, "metadata_stays_with_the_first_chunk", r"\bmetadata of chunk 0: .*Jäger"),
         (Unbounded, "a_capacity_in_steps_is_kept_after_every_call", r"\bsteps: .*\b400\b"),
-        (
-            NoMessage,
-            "a_chunk_above_the_capacity_in_bytes_is_refused",
-            r"\bValueError: .*'30000 rows",
-        ),
     ],
 )
 def test_a_storage_that_breaks_a_rule_is_found(

@@ -1,11 +1,9 @@
 """Wrong arguments of public classes are refused in one sentence, before anything changes."""
 
 import copy
-import inspect
 import math
 import pickle
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -27,12 +25,14 @@ from stepwell.buffers import (
     repair,
     verify,
 )
+from stepwell.buffers.dropin import dreamer, frame_history, iris
+from stepwell.buffers.dropin.fishyrl import IndependentVectorizedBuffer
 from stepwell.buffers.sampling import requests
 from stepwell.buffers.sampling.requests import Draw
 from stepwell.buffers.testing import check_format
 
 SPEC = Spec.from_spaces(gym.spaces.Box(-1, 1, (4,)), gym.spaces.Discrete(2))
-NUMBER: Any = 5
+EMPTY = SequenceReplayBuffer()
 TRANSITION: dict[str, Any] = {
     "observation": np.zeros((2, 4), np.float32),
     "action": np.zeros(2, np.int64),
@@ -46,19 +46,6 @@ COLUMNS: dict[str, Any] = {
     "action": np.zeros(3, np.int64),
     "reward": np.zeros(3),
 }
-
-
-@pytest.mark.parametrize("name", ["num_envs", "chunk_rows", "capacity"])
-@pytest.mark.parametrize("value", [0, 1.5, "2", True])
-def test_numbers_of_an_episode_buffer_are_whole(name: str, value: Any) -> None:
-    arguments: dict[str, Any] = {"num_envs": 2, name: value}
-    with pytest.raises(ValueError, match=rf"(?s){name}.*{value!r}"):
-        EpisodeBuffer(SPEC, **arguments)
-
-
-def test_an_episode_buffer_needs_a_spec() -> None:
-    with pytest.raises(TypeError, match=r"spec.*NoneType"):
-        EpisodeBuffer(None, 2)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("env_ids", [[0, 0], [0, 2], [-1, 0], [0.0, 1.0], [[0, 1]], "0", True])
@@ -77,48 +64,80 @@ def test_metadata_of_a_transition_are_json(metadata: Any) -> None:
     assert buffer.take(everything=True) == []
 
 
+NOTES = Path("notes.txt")
+DREAMER: dict[str, Any] = {"obs_shape": (4,), "size": 9, "action_size": 2, "seq_len": 3}
+WRONG: list[tuple[Any, list[Any], dict[str, Any], type[Exception], str]] = [
+    (EpisodeBuffer, [None, 2], {}, TypeError, r"spec.*NoneType"),
+    *(
+        (EpisodeBuffer, [SPEC], given, ValueError, rf"(?s){name}.*{value!r}")
+        for name in ("num_envs", "chunk_rows", "capacity")
+        for value in (0, 1.5, "2", True)
+        for given in [{"num_envs": 2, name: value}]
+    ),
+    (EpisodeWriter, ["runs/x"], {}, TypeError, r"replay.*str"),
+    *(
+        (SequenceReplayBuffer, [], {"seed": seed}, ValueError, rf"(?s)seed.*{seed!r}")
+        for seed in ("a", -1, 1.5)
+    ),
+    (SequenceReplayBuffer, [], {"codecs": {"action": "zip"}}, ValueError, r"(?s)codec.*'zip'"),
+    (SequenceReplayBuffer, [], {"codecs": ["zip"]}, TypeError, r"(?s)codec.*'zip'"),
+    (SequenceReplayBuffer, [5], {}, TypeError, r"path.*\b5$"),
+    (SequenceReplayBuffer, [10_000], {}, TypeError, r"path: .*10000.*capacity=10000"),
+    (SequenceReplayBuffer, [NOTES], {}, ValueError, r"notes\.txt\b.*\bfile\b"),
+    (SequenceReplayBuffer, [], {"buffer_size": 3}, TypeError, r"=3; did you mean capacity\?"),
+    (SequenceReplayBuffer, [], {"max_size": 3}, TypeError, r"=3; did you mean capacity\?"),
+    (SequenceReplayBuffer, [], {"alpha": 3}, TypeError, r"did you mean priority_alpha\?"),
+    (EMPTY.add, [[]], {}, NotEnoughData, "bind"),
+    (copy_episodes, [5, EMPTY], {}, TypeError, r"^source: .*\bint$"),
+    (copy_episodes, [[EMPTY, 5], EMPTY], {}, TypeError, r"^source: .*\bint$"),
+    (copy_episodes, [EMPTY, 5], {}, TypeError, r"^target: .*\bint$"),
+    (check_format, [5, NOTES], {}, TypeError, r"^format: .*\bint$"),
+    *((call, [5], {}, TypeError, r"^path: .*\b5$") for call in (repair, verify, DiskStorage.open)),
+    # Drop-ins
+    *(
+        (dreamer.ReplayBuffer, [], given, ValueError, rf"^{name}: .*>= 1.*{re.escape(repr(value))}")
+        for name in ("size", "action_size", "seq_len", "batch_size", "num_envs")
+        for value in (0, 2.5, True, "3")
+        for given in [{**DREAMER, "batch_size": 4, name: value}]
+    ),
+    *(
+        (kind, [9, shape, 2, 3, 4], {}, ValueError, rf"obs_shape: .*1.*{re.escape(repr(shape))}$")
+        for kind in (dreamer.ReplayBuffer, iris.IRISReplayBuffer)
+        for shape in (4, (3, -4), (3, 0), (3, 4.0), (True, 3), "ab", None)
+    ),
+    *(
+        (frame_history.ReplayBuffer, [], given, ValueError, rf"^{name}: .*>= 1.*{value}$")
+        for name, value in (("size", 0), ("frame_history_len", 0), ("num_envs", 0), ("size", 2.5))
+        for given in [{"size": 10, "frame_history_len": 2, name: value}]
+    ),
+    (IndependentVectorizedBuffer, [0, 10], {}, ValueError, r"num_buffers: .*>= 1.*\b0\b"),
+    (IndependentVectorizedBuffer, [2, 0], {}, ValueError, r"capacity: .*>= 1.*\b0\b"),
+    (IndependentVectorizedBuffer, [2, 1.5], {}, ValueError, r"capacity: .*>= 1.*\b1\.5\b"),
+]
+
+
 @pytest.mark.parametrize(
-    ("changed", "name"),
-    [
-        ({"terminated": "yes"}, "terminated"),
-        ({"terminated": np.array([False, False, True])}, "terminated"),
-        ({"truncated": 1}, "truncated"),
-        ({"metadata": {"a": {1}}}, "metadata"),
-        ({"metadata": {"a": float("nan")}}, "metadata"),
-    ],
+    ("call", "arguments", "named", "error", "match"), WRONG, ids=range(len(WRONG))
 )
-def test_arguments_of_an_episode_of_arrays(changed: dict[str, Any], name: str) -> None:
-    replay = SequenceReplayBuffer()
-    with replay.writer(SPEC) as writer, pytest.raises(TypeError, match=name):
-        writer.add_episode(**{**COLUMNS, "terminated": True, **changed})
-    assert replay.episodes == 0
+def test_a_wrong_argument_is_named(
+    call: Any, arguments: list[Any], named: dict[str, Any], error: type[Exception], match: str
+) -> None:
+    NOTES.touch()
+    with pytest.raises(error, match=match):
+        call(*arguments, **named)
 
 
-def test_a_writer_needs_a_replay() -> None:
-    with pytest.raises(TypeError, match=r"replay.*str"):
-        EpisodeWriter("runs/x")  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("seed", ["a", -1, 1.5])
-def test_the_seed_of_a_replay(seed: Any) -> None:
-    with pytest.raises(ValueError, match=rf"(?s)seed.*{seed!r}"):
-        SequenceReplayBuffer(seed=seed)
-
-
-@pytest.mark.parametrize("text", ["lots", "0", "-5", "1.5", "10 steps", ""])
-def test_the_capacity_of_a_replay_is_a_number(text: str) -> None:
+@pytest.mark.parametrize("value", ["lots", "0", "-5", "10 steps", "", -1, 2.5, True])
+def test_the_capacity_of_a_replay_is_a_number(value: Any) -> None:
     for name in ("capacity", "capacity_bytes", "cache_bytes"):
-        limits: dict[str, Any] = {name: text}
-        with pytest.raises(ValueError, match=rf"^{name}: expected .*got '{text}'$"):
+        limits: dict[str, Any] = {name: value}
+        with pytest.raises(ValueError, match=rf"^{name}: expected .*got {value!r}"):
             SequenceReplayBuffer(**limits)
 
 
 @pytest.mark.parametrize(("text", "steps"), [("100k", 100_000), ("1M", 10**6), ("1e5", 10**5)])
 def test_a_capacity_is_read_as_on_the_command_line(text: str, steps: int) -> None:
     assert SequenceReplayBuffer(capacity=text).capacity == steps
-
-
-def test_a_number_of_bytes_is_read_as_on_the_command_line() -> None:
     replay = SequenceReplayBuffer(capacity_bytes="1kB", cache_bytes="2MiB")
     observation = np.random.default_rng(0).random((501, 4)).astype(np.float32)
     with pytest.raises(ValueError, match="expected at most capacity_bytes=1000:"):
@@ -146,68 +165,6 @@ def test_the_greatest_capacity_can_be_read_again(tmp_path: Path) -> None:
         assert storage.capacity == 1 << 62
 
 
-@pytest.mark.parametrize(
-    ("codecs", "error"), [({"observation": "zip"}, ValueError), (["zip"], TypeError)]
-)
-def test_the_codecs_of_a_replay(codecs: Any, error: type[Exception]) -> None:
-    with pytest.raises(error, match=r"(?s)codec.*'zip'"):
-        SequenceReplayBuffer(codecs=codecs)
-
-
-def test_the_path_of_a_replay(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match=r"path.*\b5$"):
-        SequenceReplayBuffer(5)  # type: ignore[arg-type]
-    (tmp_path / "notes.txt").touch()
-    with pytest.raises(ValueError, match=r"notes\.txt\b.*\bfile\b"):
-        SequenceReplayBuffer(tmp_path / "notes.txt")
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda path: copy_episodes(NUMBER, SequenceReplayBuffer()),
-        lambda path: copy_episodes([SequenceReplayBuffer(), NUMBER], SequenceReplayBuffer()),
-        lambda path: copy_episodes(SequenceReplayBuffer(), NUMBER),
-        lambda path: check_format(NUMBER, path),
-    ],
-    ids=["source", "one source", "target", "format"],
-)
-def test_a_number_is_no_replay_and_no_format(
-    call: Callable[[Path], object], tmp_path: Path
-) -> None:
-    with pytest.raises(TypeError, match=r"^(source|target|format): .*\bint$"):
-        call(tmp_path)
-
-
-@pytest.mark.parametrize("call", [repair, verify, DiskStorage.open])
-def test_a_number_is_no_folder(call: Callable[[Any], object]) -> None:
-    with pytest.raises(TypeError, match=r"^path: .*\b5$"):
-        call(5)
-
-
-def test_chunks_need_a_spec() -> None:
-    with pytest.raises(NotEnoughData, match="bind"):
-        SequenceReplayBuffer().add([])
-
-
-@pytest.mark.parametrize("call", ["sample", "count", "loader", "epoch"])
-def test_a_request_is_a_request(call: str) -> None:
-    replay = SequenceReplayBuffer(seed=0)
-    replay.bind(SPEC, {})
-    method: Callable[..., object] = getattr(replay, call)
-    with pytest.raises(TypeError, match=r"request.*int"):
-        method(5)
-
-
-@pytest.mark.parametrize("gamma", [2, -0.1, "a"])
-def test_gamma_is_a_share(gamma: Any) -> None:
-    replay = SequenceReplayBuffer(seed=0)
-    with replay.writer(SPEC) as writer:
-        writer.add_episode(**COLUMNS, terminated=True)
-    with pytest.raises(ValueError, match=rf"(?s)gamma.*{gamma!r}"):
-        replay.sample(Transitions(2, gamma=gamma))
-
-
 # --- draws ---
 
 
@@ -221,55 +178,101 @@ def drawn_from() -> SequenceReplayBuffer:
     return replay
 
 
-@pytest.mark.parametrize("draw", ["sample_transitions", "sample_sequences", "sample_episodes"])
-@pytest.mark.parametrize("rng", [0, np.int64(3), "seed", np.random.RandomState(0), np.random])
-def test_a_source_of_randomness_is_a_generator(
-    drawn_from: SequenceReplayBuffer, draw: str, rng: Any
-) -> None:
-    arguments = [2, 3] if draw == "sample_sequences" else [2]
-    with pytest.raises(TypeError, match=r"rng: .*Generator.*default_rng"):
-        getattr(drawn_from, draw)(*arguments, rng=rng)
+GENERATOR = r"rng: .*Generator.*default_rng"
 
 
-@pytest.mark.parametrize("value", [None, -1, 1.5, "zero", True, [0]])
-def test_seeds_strides_and_shards_of_an_epoch_are_whole_numbers(
-    drawn_from: SequenceReplayBuffer, value: Any
+WRONG_DRAWS: list[tuple[str, list[Any], dict[str, Any], str]] = [
+    *((draw, [5], {}, r"request.*int") for draw in ("sample", "count", "loader", "epoch")),
+    *(
+        ("sample_transitions", [2], {"rng": rng}, GENERATOR)
+        for rng in (0, np.int64(3), "seed", np.random.RandomState(0), np.random)
+    ),
+    ("sample_sequences", [2, 3], {"rng": 0}, GENERATOR),
+    ("sample_episodes", [2], {"rng": 0}, GENERATOR),
+    *(
+        ("epoch", [Transitions(4)], {name: value}, rf"{name}: expected")
+        for name in ("seed", "stride", "shard")
+        for value in (None, -1, 1.5, "zero", True, [0])
+    ),
+    ("epoch", [Transitions(4)], {"shard": (1.5, 2)}, "shard: expected"),
+    *(
+        ("sample_transitions", [4], {"draw": "priorities", name: value}, rf"{name}: expected a")
+        for name in ("beta", "gamma")
+        for value in (None, "one", True, -1, math.nan, math.inf, [0.4])
+    ),
+    ("sample_transitions", [4], {"gamma": 2}, "gamma.*2"),
+    *(
+        ("sample_sequences", [4, 3], {name: value}, rf"{name}: expected a list of names")
+        for name in ("state", "fields")
+        for value in (True, 1, "reward", [1], {"reward": 1})
+    ),
+    *(
+        (
+            "sample_transitions",
+            [4],
+            {"draw": value},
+            r"draw: expected one of steps, .*priorities",
+        )
+        for value in (None, 1, ["steps"], "priority")
+    ),
+    # Names of other libraries
+    *(
+        ("sample_transitions", [4], {"draw": draw}, rf"got '{draw}'; did you mean {right}\?$")
+        for draw, right in (
+            ("prioritized", "priorities"),
+            ("per", "priorities"),
+            ("Priority", "priorities"),
+            ("uniform", "steps"),
+            ("latest", "newest"),
+            ("episode", "episodes"),
+        )
+    ),
+    ("sample_sequences", [4, 2], {"borders": "pad"}, r"borders: .*did you mean pad_after\?$"),
+    ("sample_transitions", [4], {"n_steps": 3}, "batch_size.*n_steps=3.*n_step"),
+    ("sample_transitions", [4], {"seed": 3}, "batch_size.*seed=3.*rng"),
+    ("sample_transitions", [4], {"size": 3}, "batch_size.*size=3.*batch_size"),
+    ("sample_sequences", [4, 2], {"seq_len": 3}, "batch_size.*seq_len=3.*length"),
+    ("sample_episodes", [4], {"filter": 3}, "batch_size.*filter=3.*where"),
+    ("sample_episodes", [4], {"nonsense": 3}, "batch_size.*nonsense=3.*leave it out"),
+    ("sample_sequences", [4], {"seq_len": 3}, r"got .*seq_len.*; .*length"),
+    ("sample_sequences", [4], {"sequence_length": 3}, r"got .*sequence_length.*; .*length"),
+    ("sample_sequences", [], {"length": 4, "n": 3}, r"got .*n.*; .*batch_size"),
+    ("sample_sequences", [], {"length": 4, "num": 3}, r"got .*num.*; .*batch_size"),
+    ("sample_transitions", [], {"size": 3}, r"got .*size.*; .*batch_size"),
+    ("sample_episodes", [], {"num_samples": 3}, r"got .*num_samples.*; .*batch_size"),
+    ("sample", [], {}, "^request: expected"),
+    ("sample_sequences", [4], {}, "^length: expected"),
+    ("sample_transitions", [], {}, "^batch_size: expected"),
+    ("sample_episodes", [], {}, "^batch_size: expected"),
+    ("sample", [], {"batch_size": 3}, r"got .*batch_size.*; .*sample_transitions\(32\)"),
+]
+
+
+@pytest.mark.parametrize(
+    ("draw", "arguments", "named", "match"), WRONG_DRAWS, ids=range(len(WRONG_DRAWS))
+)
+def test_a_wrong_argument_of_a_draw_is_named(
+    drawn_from: SequenceReplayBuffer,
+    draw: str,
+    arguments: list[Any],
+    named: dict[str, Any],
+    match: str,
 ) -> None:
-    each = {"seed": value}, {"stride": value}, {"shard": (value, 2)}, {"shard": value}
-    wrong: dict[str, Any]
-    for wrong in each:
-        (name,) = wrong
-        with pytest.raises(ValueError, match=rf"{name}: expected"):
-            drawn_from.epoch(Transitions(4), **wrong)
+    with pytest.raises((TypeError, ValueError), match=match) as caught:
+        getattr(drawn_from, draw)(*arguments, **named)
+    if match.startswith("^"):
+        return
+    is_type = match == GENERATOR or match.startswith(("request", "batch_size", "got .*"))
+    assert isinstance(caught.value, TypeError) == is_type
 
 
 @pytest.mark.parametrize("value", [None, "one", True, -1, math.nan, math.inf, [0.4]])
-def test_exponents_and_discounts_of_draws_are_numbers(
-    drawn_from: SequenceReplayBuffer, value: Any
-) -> None:
-    for name in ("beta", "gamma"):
-        with pytest.raises(ValueError, match=rf"{name}: expected a number"):
-            drawn_from.sample_transitions(4, draw="priorities", **{name: value})
+def test_exponents_of_priorities_are_numbers(value: Any) -> None:
     with pytest.raises(ValueError, match=r"priority_alpha: expected a number"):
         SequenceReplayBuffer(priority_alpha=value)
     if value is not None:
         with pytest.raises(ValueError, match=r"new_priority: expected a number"):
             SequenceReplayBuffer(new_priority=value)
-
-
-@pytest.mark.parametrize("value", [True, 1, "reward", [1], {"reward": 1}])
-def test_names_of_fields_are_a_list_of_texts(drawn_from: SequenceReplayBuffer, value: Any) -> None:
-    for name in ("state", "fields"):
-        with pytest.raises(ValueError, match=rf"{name}: expected a list of names"):
-            drawn_from.sample_sequences(4, 3, **{name: value})
-
-
-@pytest.mark.parametrize("value", [None, 1, ["steps"], "priority"])
-def test_a_draw_mode_is_one_of_those_that_are_named(
-    drawn_from: SequenceReplayBuffer, value: Any
-) -> None:
-    with pytest.raises(ValueError, match=r"draw: expected one of steps, .*priorities"):
-        drawn_from.sample_transitions(4, draw=value)
 
 
 @pytest.mark.parametrize("draw", get_args(Draw))
@@ -300,13 +303,9 @@ def test_priorities_may_be_tensors(
 
 WRONG_NAMES = [
     ("obs", "batch.observation"),
-    ("observations", "batch.observation"),
     ("next_obs", "batch.next_observation"),
-    ("next_observations", "batch.next_observation"),
-    ("actions", "batch.action"),
     ("rewards", "batch.reward"),
     ("done", "batch.terminated or batch.truncated"),
-    ("terminals", "batch.terminated or batch.truncated"),
     ("weight", "batch.weights"),
     ("indices", "batch.ids"),
     ("log_probs", 'batch.extras["log_prob"]'),
@@ -397,93 +396,6 @@ def test_names_of_rollouts_and_episodes(drawn_from: SequenceReplayBuffer) -> Non
 
 
 @pytest.mark.parametrize(
-    ("draw", "wrong", "right"),
-    [
-        ("sample_transitions", "n_steps", "n_step"),
-        ("sample_transitions", "seed", "rng"),
-        ("sample_sequences", "seq_len", "length"),
-        ("sample_episodes", "filter", "where"),
-        ("sample_episodes", "nonsense", "leave it out"),
-        ("sample_transitions", "size", "batch_size"),
-    ],
-)
-def test_an_argument_of_another_library_is_answered_with_that_of_the_draw(
-    drawn_from: SequenceReplayBuffer, draw: str, wrong: str, right: str
-) -> None:
-    arguments = [4, 2] if draw == "sample_sequences" else [4]
-    with pytest.raises(TypeError, match=rf"{draw}: .*batch_size.*{wrong}=3.*{right}"):
-        getattr(drawn_from, draw)(*arguments, **{wrong: 3})
-
-
-@pytest.mark.parametrize(
-    ("draw", "arguments", "right"),
-    [
-        ("sample_sequences", {"batch_size": 4, "seq_len": 3}, "length"),
-        ("sample_sequences", {"batch_size": 4, "sequence_length": 3}, "length"),
-        ("sample_sequences", {"length": 4, "n": 3}, "batch_size"),
-        ("sample_sequences", {"length": 4, "num": 3}, "batch_size"),
-        ("sample_transitions", {"size": 3}, "batch_size"),
-        ("sample_episodes", {"num_samples": 3}, "batch_size"),
-        ("sample", {"batch_size": 3}, r"sample_transitions\(32\)"),
-    ],
-)
-def test_another_name_of_an_argument_that_is_needed_is_answered_with_the_right_one(
-    drawn_from: SequenceReplayBuffer, draw: str, arguments: dict[str, int], right: str
-) -> None:
-    wrong = [*arguments][-1]
-    with pytest.raises(TypeError, match=rf"got .*{wrong}.*; .*{right}"):
-        getattr(drawn_from, draw)(**arguments)
-
-
-def test_an_argument_that_is_needed_is_required_where_it_is_read(
-    drawn_from: SequenceReplayBuffer,
-) -> None:
-    for draw, names in (
-        ("sample", ["request"]),
-        ("sample_sequences", ["batch_size", "length"]),
-        ("sample_transitions", ["batch_size"]),
-        ("sample_episodes", ["batch_size"]),
-    ):
-        method = getattr(drawn_from, draw)
-        shown = inspect.signature(method).parameters
-        assert all(shown[name].default is inspect.Parameter.empty for name in names)
-        with pytest.raises((TypeError, ValueError), match=rf"^{names[-1]}: expected"):
-            method(*[4] * (len(names) - 1))
-
-
-@pytest.mark.parametrize(
-    ("wrong", "right"),
-    [("buffer_size", "capacity"), ("max_size", "capacity"), ("alpha", "priority_alpha")],
-)
-def test_an_argument_of_another_buffer_is_answered_with_that_of_a_replay(
-    wrong: str, right: str
-) -> None:
-    arguments: Any = {wrong: 3}
-    with pytest.raises(TypeError, match=rf"arguments path, cap.*{wrong}=3; did you mean {right}\?"):
-        SequenceReplayBuffer(**arguments)
-
-
-@pytest.mark.parametrize(
-    ("draw", "right"),
-    [
-        ("prioritized", "priorities"),
-        ("per", "priorities"),
-        ("Priority", "priorities"),
-        ("uniform", "steps"),
-        ("latest", "newest"),
-        ("episode", "episodes"),
-    ],
-)
-def test_a_draw_of_another_library_is_answered_with_the_mode(
-    drawn_from: SequenceReplayBuffer, draw: Any, right: str
-) -> None:
-    with pytest.raises(ValueError, match=rf"got '{draw}'; did you mean {right}\?$"):
-        drawn_from.sample_transitions(4, draw=draw)
-    with pytest.raises(ValueError, match=r"borders: .*did you mean pad_after\?$"):
-        drawn_from.sample_sequences(4, 2, borders="pad")  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
     ("name", "right"),
     [
         ("push", "writer"),
@@ -539,11 +451,6 @@ def test_a_name_of_another_package_is_answered_with_that_of_this_one(name: str, 
     with pytest.raises(AttributeError, match=rf"'{name}'.*{right}" if right[0] != "'" else right):
         getattr(sw, name)
     assert not hasattr(sw, name)
-
-
-def test_a_number_in_place_of_a_path_is_answered_with_the_capacity() -> None:
-    with pytest.raises(TypeError, match=r"path: .*10000.*capacity=10000"):
-        SequenceReplayBuffer(10_000)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -105,17 +105,6 @@ def by_the_model(plans: Sequence[Plan], number: int | str, **more: Any) -> tuple
     return chosen, not_whole
 
 
-def check(plans: Sequence[Plan], ranks: str, number: int | str, **more: Any) -> None:
-    """Compare the choice with that of the model."""
-    selection = EpisodeSelection(**{ranks: number}, **more)  # type: ignore[arg-type]
-    choice = selection.choose(stored_episodes(stored(plans)))
-    found = {place for place, is_chosen in enumerate(choice.is_chosen) if is_chosen}
-    assert (found, choice.not_whole) == by_the_model(plans, number, ranks=ranks, **more)
-    others = EpisodeSelection(**{ranks: number}, **more, others=True)  # type: ignore[arg-type]
-    rest = others.choose(stored_episodes(stored(plans))).is_chosen
-    assert [*rest] == [not one for one in choice.is_chosen]
-
-
 @given(
     st.lists(PLANS, max_size=12),
     st.sampled_from(["top", "bottom"]),
@@ -134,7 +123,13 @@ def test_the_best_are_those_of_the_model(
     min_steps: int | None,
 ) -> None:
     more: dict[str, Any] = {"sort": sort, "include_cut": include_cut}
-    check(plans, ranks, number, **more, **({} if min_steps is None else {"min_steps": min_steps}))
+    more |= {} if min_steps is None else {"min_steps": min_steps}
+    wanted: dict[str, Any] = {ranks: number, **more}
+    choice = EpisodeSelection(**wanted).choose(stored_episodes(stored(plans)))
+    found = {place for place, is_chosen in enumerate(choice.is_chosen) if is_chosen}
+    assert (found, choice.not_whole) == by_the_model(plans, number, ranks=ranks, **more)
+    rest = EpisodeSelection(**wanted, others=True).choose(stored_episodes(stored(plans))).is_chosen
+    assert [*rest] == [not one for one in choice.is_chosen]
 
 
 def episodes(*returns: float, end: End = End.TERMINATED, first_row: int = 0) -> list[Plan]:
@@ -204,32 +199,3 @@ def test_if_only_cut_episodes_match_the_error_says_how_to_take_them(tmp_path: Pa
         best = SequenceReplayBuffer()
         copy_episodes(source, best, keep=keep)
         assert returns_of(best) == [9]
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"top": 0}, r"^top: .*\b0\b"),
-        ({"top": True}, "^top: .*True"),
-        ({"top": "0%"}, "^top: .*'0%'"),
-        ({"top": "101%"}, "^top: .*'101%'"),
-        ({"bottom": "ten"}, "^bottom: .*'ten'"),
-        ({"top": 1, "bottom": 1}, "top=1 and bottom=1"),
-        ({"top": 1, "sort": 3}, "^sort: .*3"),
-        ({"sort": "return"}, "^sort='return': .*top"),
-        ({"include_cut": True}, "^include_cut: .*top"),
-    ],
-)
-def test_what_cannot_be_ranked_is_refused(wrong: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        EpisodeSelection(**wrong)
-
-
-def test_to_json_names_the_ranking() -> None:
-    assert EpisodeSelection(top=np.int64(3)).to_json() == {"top": 3, "sort": "return"}  # type: ignore[arg-type]
-    assert type(EpisodeSelection(top=np.int64(3)).to_json()["top"]) is int  # type: ignore[arg-type]
-    assert EpisodeSelection(bottom="5%", sort="level", include_cut=True).to_json() == {
-        "bottom": "5%",
-        "sort": "level",
-        "include_cut": True,
-    }

@@ -21,18 +21,14 @@ from stepwell.buffers import (
     DiskStorage,
     End,
     Field,
-    MemoryStorage,
     SequenceReplayBuffer,
     Spec,
     SpecMismatch,
     StoreCorrupt,
 )
-from stepwell.buffers.curation import copy, episode_writer, repeated_episodes
+from stepwell.buffers.curation import episode_writer, repeated_episodes
 from stepwell.buffers.curation.copy import CopyReport, copy_episodes
 from stepwell.buffers.curation.stored_episode import StoredEpisode
-from stepwell.buffers.provenance.chains import Chain, chains_of
-from stepwell.buffers.testing import SPEC as CHAIN_SPEC
-from support.crash.crash_truth import Plan
 from support.disk_stores import spoil
 from support.rows.labelled_rows import SPEC, Player, contents_of, rows_of, whole
 
@@ -86,11 +82,17 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
     "codecs", [{}, {"observation": "raw", "info/picture": "raw"}, {"info/picture": "patch"}]
 )
 @pytest.mark.parametrize("path", [None, "copy"])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("rows", [1, 7, None])
 def test_a_copy_has_every_row_bit_by_bit(
-    seed: int, path: str | None, codecs: dict[str, Codec], stack: ExitStack
+    rows: int | None,
+    path: str | None,
+    codecs: dict[str, Codec],
+    stack: ExitStack,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    source = played(stack, seed)
+    source = played(stack, 3)
+    if rows is not None:  # episodes are longer than chunks
+        small_chunks(monkeypatch, rows)
     target = stack.enter_context(SequenceReplayBuffer(path, codecs=codecs))
     report = copy_episodes(source, target, digest=True)
     assert contents(target) == contents(source)
@@ -103,20 +105,9 @@ def test_a_copy_has_every_row_bit_by_bit(
     assert (report.left_out_episodes, report.left_out_steps, report.late_starts) == (0, 0, 0)
     assert report.raw_bytes == source.storage.index.rows * SPEC.row_bytes
     assert report.stored_bytes == target.total_bytes
+    if rows is not None and codecs:
+        assert target.storage.index.records["rows"].max() <= rows
     json.dumps(report.to_json())
-
-
-@pytest.mark.proof
-@pytest.mark.parametrize("rows", [1, 7])
-def test_an_episode_longer_than_a_chunk_stays_one_episode(
-    rows: int, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small_chunks(monkeypatch, rows)
-    source = played(stack, 3)
-    target = recoded()
-    assert copy_episodes(source, target, digest=True).digest == source.digest() == target.digest()
-    assert contents(target) == contents(source)
-    assert target.storage.index.records["rows"].max() <= rows
 
 
 @pytest.mark.parametrize(
@@ -141,79 +132,6 @@ def test_three_small_chunks_or_more_are_joined_and_others_stay_what_they_are(
     assert copy_episodes(source, target, digest=True).digest == source.digest()
     assert target.storage.index.records["stored_rows"].tolist() == copied
     assert contents(target) == contents(source)
-
-
-def in_chains(
-    stack: ExitStack, seed: str, path: str | None, capacity: int | None
-) -> SequenceReplayBuffer:
-    """A replay of two runs, with episodes that must be played again after others."""
-    made = replay(stack, path, spec=CHAIN_SPEC, capacity=capacity)
-    episode = 0
-    for session in range(2):
-        if session:
-            made.storage.append_session({"run": session})
-        plan = Plan(seed, episode)
-        for _ in range(16):
-            made.add(
-                [
-                    replace(chunk, metadata={**chunk.metadata, "session": session})
-                    for chunk in plan.flush()
-                ]
-            )
-        episode = plan.next_episode
-    return made
-
-
-@pytest.mark.proof
-@pytest.mark.parametrize(
-    ("seed", "capacity", "path"),
-    [
-        *((seed, capacity, None) for seed in range(4) for capacity in (None, 160)),
-        *((1, None, "copy"), (2, 160, "copy")),
-    ],
-)
-def test_a_merge_of_chunks_as_they_are_is_the_same_as_of_decoded_ones(
-    seed: int,
-    capacity: int | None,
-    path: str | None,
-    stack: ExitStack,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(copy, "_LEAST_ROWS", (1, 4, 8, 100)[seed])
-    sources = [
-        in_chains(stack, f"{seed}{number}", path and f"source{number}", capacity)
-        for number in range(2)
-    ]
-    assert capacity is None or all(source.storage.index.base > 0 for source in sources)
-    target = stack.enter_context(SequenceReplayBuffer(path))
-    model = SequenceReplayBuffer(codecs={"observation": "raw"})
-    reports = [
-        replace(
-            copy_episodes(sources, each, duplicates="keep", digest=True), stored_bytes=0, seconds=0
-        )
-        for each in (target, model)
-    ]
-    assert reports[0] == reports[1]
-    assert target.digest() == model.digest() == reports[0].digest
-    assert contents(target) == contents(model)
-    for position in range(len(target.storage.index)):
-        metadata = target.storage.encoded(position).metadata
-        episode = target.storage.index.record(position).episode
-        assert metadata == model.storage.metadata(model.storage.index.tail_of(episode))
-    first, second = (chains_of(each.storage) for each in (target, model))
-    assert [_plays(chain) for chain in first[0]] == [_plays(chain) for chain in second[0]]
-    assert len(first[1]) == len(second[1])
-    assert len(target.storage.index) > 0
-
-
-def _plays(chain: Chain) -> list[Any]:
-    return [
-        (
-            (chain.stream, play.steps, dict(play.metadata)),
-            [action for part in play.actions() for action in part["action"].tolist()],
-        )
-        for play in chain.plays
-    ]
 
 
 def test_a_long_episode_is_copied_in_parts(
@@ -316,12 +234,6 @@ def test_different_envs_are_refused_without_any_envs(stack: ExitStack) -> None:
         ]
 
 
-def test_different_fields_are_refused(stack: ExitStack) -> None:
-    other = replay(stack, spec=SPEC.with_more([Field("info/x", "int8", (), "raw")]))
-    with pytest.raises(SpecMismatch, match=r"store 1 \(in RAM\) .*'info/x'"):
-        copy_episodes([played(stack, 0), other], SequenceReplayBuffer())
-
-
 def test_a_target_in_use_is_refused_before_anything_is_written(stack: ExitStack) -> None:
     source = played(stack, 0)
     used = replay(stack, "used")
@@ -352,34 +264,15 @@ def test_a_copy_of_no_episodes_is_refused_and_leaves_no_folder(stack: ExitStack)
         copy_episodes(source, SequenceReplayBuffer("copy", codecs={"colour": "raw"}))
     with pytest.raises(TypeError, match=r"^where: .*mapping.*'x'$"):
         copy_episodes(source, SequenceReplayBuffer("copy"), where="x")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"^duplicates: .*'refuse'.*'skip'.*'keep'.*'drop'"):
+        copy_episodes(source, SequenceReplayBuffer("copy"), duplicates="drop")  # type: ignore[arg-type]
+    other = replay(stack, spec=SPEC.with_more([Field("info/x", "int8", (), "raw")]))
+    with pytest.raises(SpecMismatch, match=r"store 1 \(in RAM\) .*'info/x'"):
+        copy_episodes([source, other], SequenceReplayBuffer("copy"))
     assert not Path("copy").exists()
-
-
-def test_a_store_without_episodes_is_copied(stack: ExitStack) -> None:
     target = SequenceReplayBuffer()
-    assert copy_episodes(replay(stack), target).episodes == 0
+    assert copy_episodes(replay(stack), target).episodes == 0  # there are none to choose from
     assert target.is_bound
-
-
-@pytest.mark.parametrize("stop", [KeyboardInterrupt, RuntimeError])
-def test_an_interrupted_copy_into_ram_reports_its_episodes_and_steps(
-    stop: type[BaseException], stack: ExitStack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small_chunks(monkeypatch, 20)
-    source, target = played(stack, 0), SequenceReplayBuffer()
-
-    def progress(report: CopyReport) -> None:
-        if report.episodes >= 10:
-            raise stop
-
-    with pytest.raises(stop) as caught:
-        copy_episodes(source, target, progress=progress)
-    found, true = contents(target), contents(source)
-    complete = sum(a == b for a, b in zip(found, true, strict=False))
-    assert 10 <= complete <= len(found) <= complete + 1 < len(true)
-    assert caught.value.__notes__ == [
-        f"kept: {complete} of {len(true)} episodes, {len(target)} of {len(source):,} steps, in RAM"
-    ]
 
 
 @pytest.mark.parametrize("method", ["add", "add_encoded"])
@@ -405,8 +298,12 @@ def test_an_interrupt_right_after_a_write_reports_the_write(
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, RuntimeError])
-def test_an_interrupted_copy_into_a_folder_leaves_nothing(
-    stop: type[BaseException], stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("path", [None, "deep/copy"])
+def test_an_interrupted_copy_reports_what_ram_has_and_leaves_no_folder(
+    path: str | None,
+    stop: type[BaseException],
+    stack: ExitStack,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     small_chunks(monkeypatch, 20)
     source = played(stack, 0)
@@ -415,11 +312,18 @@ def test_an_interrupted_copy_into_a_folder_leaves_nothing(
         if report.episodes >= 10:
             raise stop
 
-    with SequenceReplayBuffer("deep/copy") as target:
+    with SequenceReplayBuffer(path) as target:
         with pytest.raises(stop) as caught:
             copy_episodes(source, target, progress=progress)
-        assert not target.is_bound
-    assert caught.value.__notes__ == ["kept: nothing"]
+        kept = "nothing"
+        if path is None:
+            found, true = contents(target), contents(source)
+            complete = sum(a == b for a, b in zip(found, true, strict=False))
+            assert 10 <= complete <= len(found) <= complete + 1 < len(true)
+            steps = f"{len(target)} of {len(source):,} steps, in RAM"
+            kept = f"{complete} of {len(true)} episodes, {steps}"
+        assert target.is_bound == (path is None)
+    assert caught.value.__notes__ == [f"kept: {kept}"]
     assert list(Path().iterdir()) == []
 
 
@@ -441,32 +345,24 @@ def test_damage_stops_a_copy_unless_it_is_skipped(stack: ExitStack) -> None:
     assert [one.rows for one in target.iter_episodes()] == [10, 4, 4, 4]
 
 
-def evicted(stack: ExitStack, capacity: int) -> SequenceReplayBuffer:
-    """A replay that has lost the beginning of an episode."""
-    source = replay(stack, capacity=capacity)
-    for first in range(0, 100, 5):
-        chunk = Chunk(0, 0, first, End.NONE, rows_of(0, 0, first, first + 5), {"number": 0})
-        source.add([chunk])
-    source.add([whole(0, 1, 5, stream=1)])
-    assert isinstance(source.storage, MemoryStorage)
-    assert next(source.iter_episodes()).first_row > 0
-    return source
-
-
 def test_an_episode_without_its_beginning_is_copied_as_it_is(
     stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_chunks(monkeypatch, 16)
-    source = evicted(stack, 60)
+    source = replay(stack, capacity=60)
+    for first in range(0, 100, 5):
+        chunk = Chunk(0, 0, first, End.NONE, rows_of(0, 0, first, first + 5), {"number": 0})
+        source.add([chunk])
+    source.add([whole(0, 1, 5, stream=1)])
     target = stack.enter_context(SequenceReplayBuffer("copy"))
     report = copy_episodes(source, target, digest=True)
     assert contents(target) == contents(source)
     assert report.late_starts == 1
     assert report.digest == target.digest() == source.digest()
     assert (report.steps, target.steps, len(target)) == (len(source),) * 3
-    first = next(target.iter_episodes())
-    assert first.first_row > 0
-    assert not first.is_first.any()
+    oldest = next(target.iter_episodes())
+    assert oldest.first_row > 0
+    assert not oldest.is_first.any()
 
 
 # --- episodes of several sources
@@ -640,11 +536,6 @@ def test_long_episodes_are_compared_in_parts(
     other.fields["reward"][99] += 1
     assert len(merged([holding(stack, [long]), holding(stack, [other])])) == 2
     refused([holding(stack, [long]), holding(stack, [whole(0, 0, 100)])])
-
-
-def test_an_unknown_value_of_duplicates_is_refused(stack: ExitStack) -> None:
-    with pytest.raises(ValueError, match=r"^duplicates: .*'refuse'.*'skip'.*'keep'.*'drop'"):
-        copy_episodes(played(stack, 0), SequenceReplayBuffer(), duplicates="drop")  # type: ignore[arg-type]
 
 
 # --- durability -----------------------------------------------------------------------------------

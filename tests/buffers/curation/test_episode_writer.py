@@ -85,6 +85,7 @@ def replay() -> SequenceReplayBuffer:
 
 def test_an_episode_is_written_with_its_spec(replay: SequenceReplayBuffer) -> None:
     assert written(only(replay)).digest() == replay.digest()
+    assert written(only(of_arrays(columns_of(0), terminated=False))).episodes == 1  # no step
 
 
 def test_transitions_are_stored_as_their_episode() -> None:
@@ -111,18 +112,10 @@ def test_buffered_episodes_are_written_before_transitions() -> None:
     replay = SequenceReplayBuffer()
     writer = EpisodeWriter(replay)
     writer.add_episode(only(of_arrays(columns_of(2))))
+    assert (writer.episodes, writer.steps, writer.rows) == (0, 0, 0)
     writer.add_transitions({0: transitions_of(columns_of(3), terminated=True)})
     assert [episode.steps for episode in replay.iter_episodes()] == [2, 3]
     assert (writer.episodes, writer.digest) == (2, replay.digest())
-
-
-def test_a_writer_counts_only_written_episodes(replay: SequenceReplayBuffer) -> None:
-    writer = EpisodeWriter(replay)
-    writer.add_episode(only(replay))
-    assert (writer.episodes, writer.steps, writer.rows) == (0, 0, 0)
-    writer.flush()
-    assert (writer.episodes, writer.steps, writer.rows) == (1, 3, 4)
-    assert len(replay.sessions) == 1
 
 
 def test_an_episode_of_another_spec_is_refused(replay: SequenceReplayBuffer) -> None:
@@ -134,10 +127,6 @@ def test_an_episode_of_another_spec_is_refused(replay: SequenceReplayBuffer) -> 
     other = replace(episode, spec=replace(episode.spec, fields=fields))
     with pytest.raises(SpecMismatch, match=r"\bobservation\b.*\bfloat64\b"):
         EpisodeWriter(replay).add_episode(other)
-
-
-def test_an_episode_without_a_step_is_written() -> None:
-    assert written(only(of_arrays(columns_of(0), terminated=False))).episodes == 1
 
 
 @pytest.mark.parametrize("name", ["next observation", "truncated", "is_first", "info/lives"])
@@ -159,11 +148,3 @@ def test_transitions_of_another_length_are_refused(name: str) -> None:
 def test_transitions_are_columns_by_env(streams: Any) -> None:
     with pytest.raises(TypeError, match=r"TransitionColumns.*\b(int|list|dict)$"):
         EpisodeWriter(SequenceReplayBuffer()).add_transitions(streams)
-
-
-def test_transitions_without_a_next_observation_are_refused() -> None:
-    transitions = transitions_of(columns_of(3), terminated=True)
-    with pytest.raises(SpecMismatch, match=r"\bobservation\b"):
-        EpisodeWriter(SequenceReplayBuffer()).add_transitions(
-            {0: replace(transitions, next_observation={})}
-        )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 
 from stepwell.buffers import MemoryStorage
@@ -65,6 +67,10 @@ def test_to_json_gives_plain_data() -> None:
         "ids": [[3, 3], [7, 8]],
         "max_steps": 5,
     }
+    top: Any = np.int64(3)
+    assert json.dumps(EpisodeSelection(top=top).to_json()) == '{"top": 3, "sort": "return"}'
+    worst = {"bottom": "5%", "sort": "level", "include_cut": True}
+    assert EpisodeSelection(**worst).to_json() == worst  # type: ignore[arg-type]
     assert str(EpisodeSelection(where=odd).to_json()["where"]).endswith("odd")
     assert EpisodeSelection(has_ended=False, min_return=0).to_json() == {
         "has_ended": False,
@@ -83,6 +89,15 @@ def test_to_json_gives_plain_data() -> None:
         ({"min_return": 2, "max_return": 1}, ValueError, r"^min_return: .*max_return=1\b.*\b2\b"),
         ({"min_steps": 9, "max_steps": 8}, ValueError, r"^min_steps: .*max_steps=8\b.*\b9\b"),
         ({"where": "task=door"}, TypeError, "^where: .*mapping.*'task=door'$"),
+        ({"top": 0}, ValueError, r"^top: .*\b0\b"),
+        ({"top": True}, ValueError, "^top: .*True"),
+        ({"top": "0%"}, ValueError, "^top: .*'0%'"),
+        ({"top": "101%"}, ValueError, "^top: .*'101%'"),
+        ({"bottom": "ten"}, ValueError, "^bottom: .*'ten'"),
+        ({"top": 1, "bottom": 1}, ValueError, "top=1 and bottom=1"),
+        ({"top": 1, "sort": 3}, ValueError, "^sort: .*3"),
+        ({"sort": "return"}, ValueError, "^sort='return': .*top"),
+        ({"include_cut": True}, ValueError, "^include_cut: .*top"),
     ],
 )
 def test_invalid_conditions_are_refused(

@@ -18,6 +18,7 @@ from stepwell.buffers import (
 )
 from stepwell.buffers.curation.stored_episode import stored_episodes
 from stepwell.buffers.sampling.sampler import Sampler
+from support.disk_stores import spoil
 from support.rows.labelled_rows import SPEC, Player, rows_of, whole
 
 
@@ -105,10 +106,7 @@ def test_an_eviction_while_iterating_is_an_error() -> None:
 def test_metadata_is_read_without_the_rows() -> None:
     with closing(DiskStorage.create("a", SPEC)) as storage:
         storage.add([whole(0, 0, 500)])
-        record = storage.index.record(0)
-    with open(f"a/segment-{record.segment:08}.bin", "r+b") as file:
-        file.seek(record.offset + record.nbytes - 9)
-        file.write(b"damage")
+        spoil(storage, 0)
     with closing(DiskStorage.open("a", read_only=True)) as storage:
         (one,) = stored_episodes(storage)
         assert one.metadata["number"] == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -97,6 +99,20 @@ def test_a_folder_is_made_by_the_first_step_where_it_was_named(
         (buffer.replay if name == "sb3 rollout" else buffer).close()
     assert [path.name for path in tmp_path.glob("*/*")] == ["runs"]
     assert (tmp_path / "first" / "runs" / "a").is_dir()
+
+
+@pytest.mark.parametrize("name", ["dreamer", "iris", "fishyrl", "frame_history", "sb3"])
+def test_a_program_that_closes_no_buffer_keeps_its_steps(name: str, tmp_path: Path) -> None:
+    code = f"""
+import runpy
+buffer, step = runpy.run_path({__file__!r})["MADE_WITH_A_PATH"][{name!r}]("a")
+for _ in range(8):
+    step()
+"""
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+    with SequenceReplayBuffer.open(tmp_path / "a", read_only=True) as replay:
+        # The last one may wait for its next observation.
+        assert replay.steps == 7 + (name in ("dreamer", "sb3"))
 
 
 @pytest.mark.parametrize(

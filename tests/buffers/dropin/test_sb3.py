@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 import os
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,7 +22,7 @@ from support.crash.other_processes import in_fork
 pytest.importorskip("stable_baselines3", reason="needs stable_baselines3")
 
 import torch
-from stable_baselines3 import A2C, DQN, SAC, TD3
+from stable_baselines3 import A2C, DQN, TD3
 from stable_baselines3.common import buffers as theirs
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
@@ -120,14 +118,27 @@ def assert_equal(batch: Any, expected: Any) -> None:
         assert torch.equal(got[name], tensor), name
 
 
+def add(step: Step, *buffers: Any) -> None:
+    for buffer in buffers:
+        buffer.add(*copy.deepcopy(step))
+
+
 def seed_global(seed: int) -> None:
     """SB3 draws from NumPy's global generator."""
     np.random.seed(seed)  # noqa: NPY002
 
 
-def sampled(buffer: Any, count: int, seed: int = 0) -> Any:
+def sampled(buffer: Any, count: int, seed: int = 0, env: Any = None) -> Any:
     seed_global(seed)
-    return buffer.sample(count)
+    return buffer.sample(count, env=env)
+
+
+def assert_equal_at(places: np.ndarray, our: Any, their: Any, seed: int = 0) -> None:
+    """Both draw the same from these rows; the envs are drawn, too."""
+    seed_global(seed)
+    expected = their._get_samples(places)
+    seed_global(seed)
+    assert_equal(our._get_samples(places), expected)
 
 
 @pytest.mark.parametrize("seen", SEEN)
@@ -138,35 +149,36 @@ def sampled(buffer: Any, count: int, seed: int = 0) -> Any:
     size=st.integers(1, 25),
     steps=st.integers(1, 40),
     handles=st.booleans(),
+    optimized=st.booleans(),
+    n_steps=st.sampled_from([1, 1, 2, 5]),
     seed=st.integers(0, 99),
 )
 def test_it_gives_what_sb3_gives(
-    seen: str, acts: str, n: int, size: int, steps: int, handles: bool, seed: int
+    seen: str,
+    acts: str,
+    n: int,
+    size: int,
+    steps: int,
+    handles: bool,
+    optimized: bool,
+    n_steps: int,
+    seed: int,
 ) -> None:
-    their, our = both(SEEN[seen], ACTS[acts], size, n, handle_timeout_termination=handles)
+    options: dict[str, Any] = {"handle_timeout_termination": handles}
+    optimized = optimized and seen != "dict"
+    if n_steps > 1 and seen != "dict" and not optimized:
+        options |= {"n_steps": n_steps, "gamma": 0.9}
+    their, our = both(SEEN[seen], ACTS[acts], size, n, **options)
+    if optimized:  # SB3's gives a reset's observation for an episode's last one: ours the true one
+        our = ours.ReplayBuffer(size, SEEN[seen], ACTS[acts], "cpu", n, True, handles)
     for number, step in enumerate(played(SEEN[seen], ACTS[acts], n, steps, seed)):
-        for buffer in their, our:
-            buffer.add(*copy.deepcopy(step))
+        add(step, their, our)
         assert (our.pos, our.full, our.size()) == (their.pos, their.full, their.size())
-        if number % 7 == 0:
+        if number % 7 == 0 and not optimized:
             assert_equal(sampled(our, 16, number), sampled(their, 16, number))
-    every = np.arange(their.size())
     for seed in range(3):
-        seed_global(seed)
-        expected = their._get_samples(every)
-        seed_global(seed)
-        assert_equal(our._get_samples(every), expected)
+        assert_equal_at(np.arange(their.size()), our, their, seed)
     assert our.buffer_size == their.buffer_size
-
-
-@given(steps=st.integers(1, 30), n_steps=st.integers(2, 5), seed=st.integers(0, 99))
-def test_n_step_returns_are_those_of_sb3(steps: int, n_steps: int, seed: int) -> None:
-    options = {"n_steps": n_steps, "gamma": 0.9}
-    their, our = both(SEEN["vector"], ACTS["number"], 24, 2, **options)
-    for step in played(SEEN["vector"], ACTS["number"], 2, steps, seed):
-        for buffer in their, our:
-            buffer.add(*step)
-    assert_equal(sampled(our, 64), sampled(their, 64))
 
 
 def model_rows(seen: Any, acts: Any, n: int, steps: list[Step]) -> Any:
@@ -194,42 +206,21 @@ def by_stream(replay: SequenceReplayBuffer) -> Any:
 
 
 @pytest.mark.parametrize("seen", SEEN)
-@settings(max_examples=15)
 @given(
     acts=st.sampled_from(list(ACTS)),
     n=st.integers(1, 3),
-    steps=st.integers(1, 40),
-    every=st.integers(1, 9),
-    seed=st.integers(0),
-)
-def test_the_replay_has_the_rows_of_an_episode_buffer(
-    seen: str, acts: str, n: int, steps: int, every: int, seed: int
-) -> None:
-    given_steps = played(SEEN[seen], ACTS[acts], n, steps, seed)
-    our = both(SEEN[seen], ACTS[acts], 1000, n)[1]
-    for number, step in enumerate(given_steps):
-        our.add(*copy.deepcopy(step))
-        if number % every == 0:
-            our.flush()
-    our.flush()
-    assert by_stream(our.replay) == model_rows(SEEN[seen], ACTS[acts], n, given_steps)
-
-
-@given(
-    seen=st.sampled_from(list(SEEN)),
-    n=st.integers(1, 3),
-    size=st.integers(1, 20),
+    size=st.integers(1, 20) | st.just(100),
     looks=st.lists(st.integers(0, 60), max_size=4),
     block=st.integers(1, 9),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=60)
+@settings(max_examples=15)
 def test_a_full_ring_keeps_its_steps_for_a_look(
-    seen: str, n: int, size: int, looks: list[int], block: int, seed: int
+    seen: str, acts: str, n: int, size: int, looks: list[int], block: int, seed: int
 ) -> None:
     """However seldom somebody looks, the replay's newest rows are those of the ring."""
-    steps = played(SEEN[seen], ACTS["number"], n, 60, seed)
-    our = both(SEEN[seen], ACTS["number"], size * n, n)[1]
+    steps = played(SEEN[seen], ACTS[acts], n, 60, seed)
+    our = both(SEEN[seen], ACTS[acts], size * n, n)[1]
     our._block = min(block, our.buffer_size)
     for number, step in enumerate(steps):
         our.add(*copy.deepcopy(step))
@@ -237,15 +228,18 @@ def test_a_full_ring_keeps_its_steps_for_a_look(
             our.flush()
     our.flush()
     known = {}
-    for stream, episode, end, *fields in model_rows(SEEN[seen], ACTS["number"], n, steps):
-        known[stream, episode] = end, {name: data for name, _, data in fields}
+    for stream, episode, end, *fields in model_rows(SEEN[seen], ACTS[acts], n, steps):
+        known[stream, episode] = end, {name: (kind, data) for name, kind, data in fields}
+    assert size < 60 or len(known) == our.replay.episodes
     kept = np.zeros(n, int)
     for each in our.replay.iter_episodes():
         end, data = known[each.stream, each.metadata["stream_episode"]]
         start, stop = each.first_row, each.first_row + len(each.reward)
         whole = np.empty(0)
         for name, rows in each.fields.items():
-            whole = np.frombuffer(data[name], rows.dtype).reshape(-1, *rows.shape[1:])
+            kind, values = data[name]
+            assert rows.dtype.str == kind
+            whole = np.frombuffer(values, kind).reshape(-1, *rows.shape[1:])
             # The first reward of a part is that of the row before, which may be gone.
             skip = int(name == "reward" and start > 0)
             there = whole[start + skip : stop].copy()
@@ -299,34 +293,27 @@ def weights(model: Any) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "env", "options"),
+    ("algorithm", "env", "kind", "options", "given"),
     [
-        (DQN, "CartPole-v1", {"train_freq": 4}),
-        (DQN, "CartPole-v1", {"optimize_memory_usage": True, "handle": False}),
-        (SAC, "Pendulum-v1", {}),
-        (TD3, "Pendulum-v1", {"n_steps": 3}),
+        (DQN, "CartPole-v1", "ReplayBuffer", {"train_freq": 4}, {}),
+        (
+            *(DQN, "CartPole-v1", "ReplayBuffer", {"optimize_memory_usage": True}),
+            {"handle_timeout_termination": False},
+        ),
+        (TD3, "Pendulum-v1", "NStepReplayBuffer", {}, {"n_steps": 3, "gamma": 0.99}),
     ],
 )
 def test_a_model_learns_the_same_as_with_its_own_buffer(
-    algorithm: Any, env: str, options: dict[str, Any]
+    algorithm: Any, env: str, kind: str, options: dict[str, Any], given: dict[str, Any]
 ) -> None:
     found = []
-    handle = options.get("handle", True)
-    steps = options.get("n_steps", 1)
-    for kwargs in (
-        {},
-        {"replay_buffer_class": ours.NStepReplayBuffer if steps > 1 else ours.ReplayBuffer},
-    ):
-        more: dict[str, Any] = {"handle_timeout_termination": handle}
-        others = {key: value for key, value in options.items() if key != "handle"}
-        if kwargs and steps > 1:
-            more |= {"n_steps": others.pop("n_steps"), "gamma": 0.99}
+    for module in theirs, ours:
         model = algorithm(
             "MlpPolicy",
             DummyVecEnv([lambda: gym.make(env, max_episode_steps=30)] * 2),
-            **kwargs,
-            **others,
-            replay_buffer_kwargs=more,
+            **options,
+            replay_buffer_class=getattr(module, kind),
+            replay_buffer_kwargs=dict(given),
             buffer_size=150,
             learning_starts=40,
             batch_size=16,
@@ -335,7 +322,7 @@ def test_a_model_learns_the_same_as_with_its_own_buffer(
         )
         model.learn(240)
         found.append(weights(model))
-        if kwargs:
+        if module is ours:
             model.replay_buffer.flush()
             # Of an episode whose first rows are gone, its first stored row counts as a step, too.
             assert 150 <= len(model.replay_buffer.replay) <= 152
@@ -350,12 +337,8 @@ def test_normalized_batches_are_those_of_sb3() -> None:
     for options in {}, {"n_steps": 3}:
         their, our = both(env.observation_space, env.action_space, 100, 1, **options)
         for step in played(env.observation_space, env.action_space, 1, 30, 0):
-            for buffer in their, our:
-                buffer.add(*step)
-        seed_global(0)
-        expected = their.sample(8, env=env)
-        seed_global(0)
-        assert_equal(our.sample(8, env=env), expected)
+            add(step, their, our)
+        assert_equal(sampled(our, 8, env=env), sampled(their, 8, env=env))
 
 
 def test_a_model_of_rollouts_learns_the_same() -> None:
@@ -384,8 +367,7 @@ def test_it_is_saved_and_loaded(where: str, seen: str, tmp_path: Path) -> None:
     made = ours.DictReplayBuffer if seen == "dict" else ours.ReplayBuffer
     our = made(50, SEEN[seen], ACTS["box"], "cpu", 2, **options)
     for number, step in enumerate(steps[:60]):
-        for buffer in their, our:
-            buffer.add(*copy.deepcopy(step))
+        add(step, their, our)
         if number == 33:
             our.flush()
     saved = pickle.dumps(our)
@@ -393,8 +375,7 @@ def test_it_is_saved_and_loaded(where: str, seen: str, tmp_path: Path) -> None:
     loaded = pickle.loads(saved)
     assert_equal(sampled(loaded, 40), sampled(their, 40))
     for step in steps[60:]:
-        for buffer in their, loaded:
-            buffer.add(*copy.deepcopy(step))
+        add(step, their, loaded)
     assert_equal(sampled(loaded, 40), sampled(their, 40))
     loaded.flush()
     if where == "folder":  # there episodes end by a cut
@@ -461,8 +442,7 @@ def test_steps_that_could_not_be_stored_are_stored_later(monkeypatch: pytest.Mon
     our = ours.ReplayBuffer(6, SEEN["large"], ACTS["number"], "cpu", replay=replay)
     steps = played(SEEN["large"], ACTS["number"], 1, 20, 0)
     for step in steps[:5]:
-        for buffer in their, our:
-            buffer.add(*copy.deepcopy(step))
+        add(step, their, our)
 
     def full(chunks: object) -> None:
         raise OSError("no space left")
@@ -476,66 +456,47 @@ def test_steps_that_could_not_be_stored_are_stored_later(monkeypatch: pytest.Mon
     assert our.size() == 6
     assert_equal(sampled(our, 16), sampled(their, 16))
     for step in steps[6:]:
-        for buffer in their, our:
-            buffer.add(*copy.deepcopy(step))
+        add(step, their, our)
     assert_equal(sampled(our, 16), sampled(their, 16))
     our.flush()
     assert replay.steps == 20
 
 
-@pytest.mark.parametrize("name", ["_final_observation", "_final_obs"])
-def test_infos_of_a_vector_env_mark_what_ran_out_of_time(name: str) -> None:
-    """As CleanRL's files call it: done is what terminated, and infos are a dict."""
-    our = ours.ReplayBuffer(
-        100, SEEN["vector"], ACTS["number"], "cpu", 2, handle_timeout_termination=False
-    )
-    for step in range(6):
-        now = np.full((2, 3), step, np.float32)
-        over = np.array([step == 2, False])
-        infos = {name: np.array([step == 2, step == 4])} if step in (2, 4) else {}
-        our.add(now, now + 1, np.array([0, 1]), np.ones(2), over, infos)
-    our.flush()
-    found = [
-        (each.stream, each.steps, bool(each.terminated[-1]), bool(each.truncated[-1]))
-        for each in our.replay.iter_episodes()
-    ]
-    assert sorted(found) == [
-        (0, 3, False, False),
-        (0, 3, True, False),
-        (1, 1, False, False),
-        (1, 5, False, True),
-    ]
-
-
 def stacked(
-    steps: int, padding: Literal["zero", "repeat"], n: int = 2, seed: int = 0
+    steps: int, padding: Literal["zero", "repeat"], *, dark: bool, n: int = 2, seed: int = 0
 ) -> list[Step]:
-    """Steps of envs that show stacks of 3 frames of 40 x 40."""
+    """Steps of envs that show stacks of 3 frames of 40 x 40; most of dark ones are zero."""
     rng = np.random.default_rng(seed)
 
-    def reset() -> np.ndarray:
-        frame = rng.integers(0, 256, (40, 40), np.uint8)
+    def frames(*shape: int) -> np.ndarray:
+        found = rng.integers(0, 256, (*shape, 40, 40), np.uint8)
+        found[..., :39, :] *= not dark
+        return found
+
+    def reset(frame: np.ndarray) -> np.ndarray:
         return np.stack([frame if padding == "repeat" else 0 * frame] * 2 + [frame])
 
-    now, found = np.stack([reset() for _ in range(n)]), []
+    now, found = np.stack([reset(frames()) for _ in range(n)]), []
     for _ in range(steps):
-        newest = rng.integers(0, 256, (n, 1, 40, 40), np.uint8)
-        then = np.concatenate([now[:, 1:], newest], axis=1)
+        then = np.concatenate([now[:, 1:], frames(n, 1)], axis=1)
         done = rng.random(n) < 0.15
         infos = [{"TimeLimit.truncated": bool(flag)} for flag in done & (rng.random(n) < 0.5)]
         action = rng.integers(0, 3, n)
         found.append((now, then, action, rng.normal(size=n).astype(np.float32), done, infos))
         now = then.copy()
-        for env in np.flatnonzero(done | (rng.random(n) < 0.05)):
-            now[env] = reset()
+        for env in np.flatnonzero(done | (rng.random(n) < 0.1)):
+            shows_again = not done[env] and rng.random() < 0.5  # the newest frame, after a reset
+            now[env] = reset(now[env, 2].copy() if shows_again else frames())
     return found
 
 
-@pytest.mark.parametrize("n_steps", [1, 3])
-@pytest.mark.parametrize("where", ["ram", "folder"])
+@pytest.mark.parametrize(
+    ("where", "n_steps", "dark"),
+    [("ram", 1, False), ("ram", 3, True), ("folder", 1, True), ("folder", 3, False)],
+)
 @pytest.mark.parametrize("padding", ["zero", "repeat"])
 def test_stacked_frames_are_stored_once(
-    padding: Literal["zero", "repeat"], where: str, n_steps: int, tmp_path: Path
+    padding: Literal["zero", "repeat"], where: str, n_steps: int, dark: bool, tmp_path: Path
 ) -> None:
     space, acts = spaces.Box(0, 255, (3, 40, 40), np.uint8), ACTS["number"]
     more: dict[str, Any] = {"path": tmp_path} if where == "folder" else {}
@@ -543,18 +504,13 @@ def test_stacked_frames_are_stored_once(
     our = ours.ReplayBuffer(
         *(80, space, acts, "cpu", 2), frame_stack=3, stack_padding=padding, n_steps=n_steps, **more
     )
-    for number, step in enumerate(stacked(100, padding)):
-        for buffer in their, our:
-            buffer.add(*copy.deepcopy(step))
+    for number, step in enumerate(stacked(100, padding, dark=dark)):
+        add(step, their, our)
         if number % 9 == 0:
             assert_equal(sampled(our, 24, number), sampled(their, 24, number))
+        assert_equal_at(np.arange(their.size()), our, their)
     our.flush()
     assert our.replay.spec["observation"].shape == (40, 40)
-    every = np.arange(40)
-    seed_global(1)
-    expected = their._get_samples(every)
-    seed_global(1)
-    assert_equal(our._get_samples(every), expected)
     our.close()
 
 
@@ -581,61 +537,64 @@ def test_a_wrong_older_frame_of_a_stack_is_found(first: int, found: range) -> No
     assert our.size() == refused
 
 
-@pytest.mark.parametrize("black", [False, True])
-@pytest.mark.parametrize("padding", ["zero", "repeat"])
-def test_a_reset_that_shows_the_newest_frame_again_is_found(
-    padding: Literal["zero", "repeat"], black: bool
+STACK = spaces.Box(0, 255, (3, 40, 40), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "options", "error", "match"),
+    [
+        ("ReplayBuffer", (0, SEEN["vector"]), {}, ValueError, "buffer_size"),
+        ("ReplayBuffer", (10, SEEN["dict"]), {}, ValueError, "Dict"),
+        ("DictReplayBuffer", (10, SEEN["vector"]), {}, ValueError, "Dict"),
+        (
+            *("ReplayBuffer", (10, SEEN["vector"])),
+            *({"path": "a", "replay": SequenceReplayBuffer()}, ValueError, "path"),
+        ),
+        ("ReplayBuffer", (10, SEEN["vector"]), {"frame_stack": 4}, ValueError, "frame_stack"),
+        ("ReplayBuffer", (10, spaces.Text(3)), {}, NotImplementedError, "Text"),
+        *(
+            (kind, (9, SEEN["vector"]), {"replay": "a"}, TypeError, r"replay: .*got str")
+            for kind in ("ReplayBuffer", "RolloutBuffer")
+        ),
+        *(
+            (
+                "ReplayBuffer",
+                (9, SEEN["vector"]),
+                {"path": wrong},
+                (TypeError, ValueError),
+                str(wrong),
+            )
+            for wrong in (5, "s3://a/b")
+        ),
+    ],
+)
+def test_a_wrong_argument_is_refused(
+    kind: str, arguments: Any, options: Any, error: Any, match: str
 ) -> None:
-    space, acts = spaces.Box(0, 255, (3, 40, 40), np.uint8), ACTS["number"]
-    their, _ = both(space, acts, 160, 2)
-    our = ours.ReplayBuffer(160, space, acts, "cpu", 2, frame_stack=3, stack_padding=padding)
-    rng = np.random.default_rng(3)
-    now = np.zeros((2, 3, 40, 40), np.uint8)
-    for t in range(60):
-        newest = rng.integers(0, 256, (2, 1, 40, 40), np.uint8)
-        newest[:, :, :39] *= not black  # most of what is looked at first is zero
-        then = np.concatenate([now[:, 1:], newest], axis=1)
-        for buffer in their, our:
-            buffer.add(now, then, np.zeros(2), np.zeros(2), np.zeros(2), [{}, {}])
-        now = then.copy()
-        if t % 10 == 7:
-            now[1, :2] = now[1, 2] if padding == "repeat" else 0
-    seed_global(1)
-    expected = their._get_samples(np.arange(60).repeat(2))
-    seed_global(1)
-    assert_equal(our._get_samples(np.arange(60).repeat(2)), expected)
-    our.flush()
-    assert sorted(each.stream for each in our.replay.iter_episodes()) == [0, *[1] * 7]
+    with pytest.raises(error, match=match):
+        getattr(ours, kind)(*arguments, ACTS["number"], "cpu", **options)
 
 
-def test_it_says_what_is_wrong(tmp_path: Path) -> None:
-    space, acts = SEEN["vector"], ACTS["number"]
-    with pytest.raises(ValueError, match="buffer_size"):
-        ours.ReplayBuffer(0, space, acts)
-    with pytest.raises(ValueError, match="Dict"):
-        ours.ReplayBuffer(10, SEEN["dict"], acts)
-    with pytest.raises(ValueError, match="Dict"):
-        ours.DictReplayBuffer(10, space, acts)
-    with pytest.raises(ValueError, match="path"):
-        ours.ReplayBuffer(10, space, acts, path=tmp_path, replay=SequenceReplayBuffer())
-    with pytest.raises(ValueError, match="frame_stack"):
-        ours.ReplayBuffer(10, space, acts, frame_stack=4)
-    with pytest.raises(NotImplementedError, match="Text"):
-        ours.ReplayBuffer(10, spaces.Text(3), acts)
-    our = ours.ReplayBuffer(10, space, acts, "cpu")
+def test_a_wrong_step_or_draw_is_refused() -> None:
+    our: Any = ours.ReplayBuffer(10, SEEN["vector"], ACTS["number"], "cpu")
     with pytest.raises(NotEnoughData, match="empty"):
         our.sample(3)
-    now = np.zeros((1, 4), np.float32)
-    with pytest.raises(ValueError, match=r"\(1, 4\)"):
-        our.add(now, now, np.zeros(1), np.zeros(1), np.zeros(1), [{}])
-    assert our.size() == 0
-    our = ours.ReplayBuffer(90, spaces.Box(0, 255, (3, 40, 40), np.uint8), acts, frame_stack=3)
+    for size in (0, -1, 2.5, "2"):
+        with pytest.raises(ValueError, match=rf"batch_size: .* >= 1, got {size!r}"):
+            our.sample(size)
+    stacks = ours.ReplayBuffer(90, STACK, ACTS["number"], frame_stack=3)
     wrong = np.arange(4800, dtype=np.uint16).astype(np.uint8).reshape(1, 3, 40, 40)
     with pytest.raises(SpecMismatch, match="3 frames"):  # noqa: PT012
-        our.add(wrong, wrong, np.zeros(1), np.zeros(1), np.zeros(1), [{}])
-        our.flush()
-    with pytest.raises(NotEnoughData, match="full"):
-        both(space, acts, 4, 1, "RolloutBuffer")[1].get(2)
+        stacks.add(wrong, wrong, np.zeros(1), np.zeros(1), np.zeros(1), [{}])
+        stacks.flush()
+    rollout: Any = ours.RolloutBuffer(2, SEEN["vector"], ACTS["number"], "cpu")
+    one = torch.zeros(1)
+    for _ in range(2):
+        with pytest.raises(NotEnoughData, match="full"):
+            rollout.get(2)
+        rollout.add(np.zeros((1, 3)), np.zeros((1, 1)), np.zeros(1), np.zeros(1), one, one)
+    with pytest.raises(ValueError, match=r"add: .*2 steps.*reset"):
+        rollout.add(np.zeros((1, 3)), np.zeros((1, 1)), np.zeros(1), np.zeros(1), one, one)
 
 
 @pytest.mark.parametrize("kind", [ours.ReplayBuffer, ours.NStepReplayBuffer])
@@ -707,10 +666,7 @@ def test_a_ring_begins_with_the_newest_steps_of_its_folder(
             buffer.add(*step)
         assert (buffer.size(), buffer.pos) == (their.size(), their.pos)
         for seed in range(3):
-            np.random.seed(seed)  # noqa: NPY002
-            expected = their.sample(30)
-            np.random.seed(seed)  # noqa: NPY002
-            assert_equal(buffer.sample(30), expected)
+            assert_equal(sampled(buffer, 30, seed), sampled(their, 30, seed))
     buffer.close()
     with opened(resume=False) as empty:
         assert empty.size() == 0
@@ -736,20 +692,6 @@ def test_returns_of_a_resumed_ring_stop_where_a_run_was_cut(tmp_path: Path) -> N
     buffer.close()
 
 
-def test_a_model_that_is_loaded_to_play_opens_no_folder(tmp_path: Path) -> None:
-    options: Any = {"replay_buffer_class": ours.ReplayBuffer, "buffer_size": 500, "device": "cpu"}
-    options |= {"replay_buffer_kwargs": {"path": tmp_path / "a"}, "learning_starts": 50}
-    model: Any = SAC("MlpPolicy", "Pendulum-v1", seed=0, **options)
-    model.learn(60)
-    model.save(tmp_path / "model.zip")
-    SAC.load(tmp_path / "model.zip")  # the folder is locked by the first one
-    model.replay_buffer.close()
-    again: Any = SAC.load(tmp_path / "model.zip", env=model.env)
-    again.learn(5, reset_num_timesteps=False)
-    assert again.replay_buffer.size() == 65
-    again.replay_buffer.close()
-
-
 def test_a_folder_of_other_rows_is_refused_by_the_first_step(tmp_path: Path) -> None:
     for space, steps in ((SEEN["vector"], 3), (spaces.Box(-1, 1, (2,)), 0)):
         our = ours.ReplayBuffer(9, space, ACTS["number"], "cpu", path=tmp_path / "a")
@@ -763,9 +705,6 @@ def test_a_folder_of_other_rows_is_refused_by_the_first_step(tmp_path: Path) -> 
             our.add(now, now, np.zeros(1, int), [0.0], [False], [{}])
     with pytest.raises(SpecMismatch):
         our.size()
-    for wrong in (5, "s3://a/b"):
-        with pytest.raises((TypeError, ValueError), match=str(wrong)):
-            ours.ReplayBuffer(9, SEEN["vector"], ACTS["number"], "cpu", path=wrong)  # type: ignore[arg-type]
 
 
 _ZERO = np.zeros((1, 3), np.float32)
@@ -841,35 +780,21 @@ def test_one_observation_is_not_that_of_all_envs() -> None:
 _UNFIT: dict[str, tuple[Any, str]] = {
     f"{name} {value!r:.40}": ({name: value}, match)
     for name, value, match in (
-        *(
-            (name, [value], rf"{name}\b.*{shown}")
-            for name in ("done",)
-            for value, shown in (
-                (2, "2"),
-                (0.5, "0.5"),
-                (np.nan, "nan"),
-                (None, "None"),
-                ("1", "'1'"),
-            )
-        ),
+        *(("done", [value], rf"done\b.*{value!r}") for value in (2, 0.5, np.nan, None, "1")),
         ("done", np.zeros(2), r"done\b.*\(1,\).*\(2,\)"),
         ("infos", [{"TimeLimit.truncated": None}], r"TimeLimit\.truncated.*None"),
         ("infos", [{"TimeLimit.truncated": 2}], r"TimeLimit\.truncated.*2"),
-        ("infos", [{"TimeLimit.truncated": "no"}], r"TimeLimit\.truncated.*'no'"),
         ("infos", [{"TimeLimit.truncated": np.ones(2)}], r"TimeLimit\.truncated.*\(2,\)"),
         ("infos", [], r"infos.*\b1\b.*\b0\b"),
-        ("infos", [{}, {}], r"infos.*\b1\b.*\b2\b"),
         ("infos", None, "NoneType"),
         ("reward", [None], "reward.*None"),
         ("reward", ["1.5"], "reward.*'1.5'"),
         ("reward", [1e39], r"reward.*1e\+39"),
-        ("reward", [1j], "reward.*complex"),
         ("reward", np.ma.masked_array([1.0], [True]), "reward.*masked"),
         ("reward", torch.ones(1, requires_grad=True), "reward.*Tensor.*grad"),
         ("reward", torch.ones(1, dtype=torch.bfloat16), "reward.*Tensor.*BFloat16"),
         ("reward", [2**24 + 1], "reward.*16777217"),
         ("obs", np.full((1, 3), 1e39), r"obs.*1e\+39"),
-        ("obs", np.full((1, 3), 2**24 + 1), "obs.*16777217"),
         ("next_obs", np.zeros((1, 4)), r"next_obs.*\(1, 3\).*\(1, 4\)"),
         ("next_obs", None, "next_obs.*None"),
         ("action", np.full((1, 1), 0.7), r"action.*int64.*0\.7"),
@@ -912,8 +837,7 @@ def test_what_does_not_fit_is_refused_before_a_step_is_overwritten(
 def test_forked_processes_draw_batches_of_their_own(kind: str) -> None:
     their, our = both(SEEN["vector"], ACTS["number"], 50, 1)
     for step in played(SEEN["vector"], ACTS["number"], 1, 50, 0):
-        for buffer in their, our:
-            buffer.add(*copy.deepcopy(step))
+        add(step, their, our)
     if kind == "rollout":
         our = both(SEEN["vector"], ACTS["number"], 50, 1, "RolloutBuffer")[1]
         one = torch.zeros(1)
@@ -934,21 +858,6 @@ def test_forked_processes_draw_batches_of_their_own(kind: str) -> None:
         assert [part.tolist() for part in their.sample(16)[:5]] == mine
 
 
-def test_a_process_that_ends_stores_what_waits(tmp_path: Path) -> None:
-    script = f"""
-import numpy as np
-from gymnasium import spaces
-from stepwell.buffers.dropin.sb3 import ReplayBuffer
-buffer = ReplayBuffer(99, spaces.Box(0, 9, (2,)), spaces.Discrete(2), "cpu", path={str(tmp_path)!r})
-for step in range(7):
-    seen = np.full((1, 2), step, np.float32)
-    buffer.add(seen, seen + 1, np.zeros(1, int), np.ones(1), np.zeros(1), [{{}}])
-"""
-    subprocess.run([sys.executable, "-c", script], check=True)
-    with SequenceReplayBuffer.open(tmp_path, read_only=True) as replay:
-        assert len(replay) == 7
-
-
 @pytest.mark.parametrize("first", ["buffer", "replay"])
 def test_a_dropped_buffer_and_a_closed_replay_store_what_waits(first: str, tmp_path: Path) -> None:
     replay = SequenceReplayBuffer(tmp_path)
@@ -965,36 +874,3 @@ def test_a_dropped_buffer_and_a_closed_replay_store_what_waits(first: str, tmp_p
         del buffer
     with SequenceReplayBuffer.open(tmp_path, read_only=True) as stored:
         assert len(stored) == 7
-
-
-def test_sizes_of_batches_and_rollouts_are_checked() -> None:
-    buffer = ours.ReplayBuffer(9, SEEN["vector"], ACTS["number"], "cpu")
-    for size in (0, -1, 2.5, "2"):
-        with pytest.raises(ValueError, match=rf"batch_size: .* >= 1, got {size!r}"):
-            buffer.sample(size)  # type: ignore[arg-type]
-    rollout = ours.RolloutBuffer(2, SEEN["vector"], ACTS["number"], "cpu")
-    one = torch.zeros(1)
-    step = np.zeros((1, 3)), np.zeros((1, 1)), np.zeros(1), np.zeros(1), one, one
-    rollout.add(*step)
-    rollout.add(*step)
-    with pytest.raises(ValueError, match=r"add: .*2 steps.*reset"):
-        rollout.add(*step)
-    for kind in ours.ReplayBuffer, ours.RolloutBuffer:
-        with pytest.raises(TypeError, match=r"replay: .*got str"):
-            kind(9, SEEN["vector"], ACTS["number"], "cpu", replay="runs/a")  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("n", [1, 2])
-def test_optimized_memory_keeps_true_last_observations(n: int) -> None:
-    """SB3's gives the reset's observation in place of them, and refuses the other option."""
-    for seen in "vector", "number", "large":
-        their, _ = both(SEEN[seen], ACTS["number"], 20, n)
-        our = ours.ReplayBuffer(20, SEEN[seen], ACTS["number"], "cpu", n, True, True)
-        for step in played(SEEN[seen], ACTS["number"], n, 50, 3):
-            for buffer in their, our:
-                buffer.add(*copy.deepcopy(step))
-            every = np.arange(their.size())
-            seed_global(0)
-            expected = their._get_samples(every)
-            seed_global(0)
-            assert_equal(our._get_samples(every), expected)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -16,7 +14,6 @@ from hypothesis import strategies as st
 
 from stepwell.buffers import End, SequenceReplayBuffer, SpecMismatch
 from stepwell.buffers.dropin.transition_writer import TransitionWriter, row_field
-from stepwell.buffers.sampling.requests import Sequences
 from stepwell.buffers.spec.spec import Field
 
 FIELDS = Field("observation", "uint8", (3,), "raw"), Field("action", "float32", (2,), "raw")
@@ -217,22 +214,6 @@ def test_a_replay_with_other_fields_or_facts_is_refused() -> None:
         TransitionWriter(replay, *FIELDS, facts={"recipe": {"kind": "b"}})
 
 
-@pytest.mark.parametrize("is_flushed", [False, True])
-def test_a_cut_can_drop_the_transition_without_a_next_observation(is_flushed: bool) -> None:
-    replay = SequenceReplayBuffer(seed=0)
-    writer, model = TransitionWriter(replay, *FIELDS, facts={}), list[ModelEpisode]()
-    for _ in range(2):
-        for number in range(3):
-            add(writer, model, number, Transition(0, False, False, False))
-        if is_flushed:
-            writer.flush(newest=False)
-        writer.cut(newest=False)
-        model[-1].is_open = False
-    assert [e.rows for e in replay.iter_episodes()] == [3, 3]
-    assert [e.reward.tolist() for e in replay.iter_episodes()] == [[0, 0, 1 / 8]] * 2
-    assert replay.count(Sequences(1, 3, align="transition")) == 0
-
-
 @pytest.mark.proof
 @pytest.mark.parametrize("num_envs", [1, 3, 8])
 @pytest.mark.parametrize("capacity", [100, 1_000])
@@ -249,40 +230,6 @@ def test_every_env_keeps_its_newest_steps_in_a_small_ring(num_envs: int, capacit
         for env in range(num_envs)
     ]
     assert min(kept) > 0.6 * capacity / num_envs
-
-
-BUFFERS = {
-    "dreamer": """
-buffer = dreamer.ReplayBuffer(100, (3, 8, 8), 2, 2, 2, path="a")
-for _ in range(7):
-    buffer.add({"image": np.zeros((3, 8, 8), np.uint8)}, np.zeros(2, np.float32), 1.0, False)
-""",
-    "iris": """
-buffer = iris.IRISReplayBuffer(100, (3, 8, 8), 2, 2, 2, path="a")
-for _ in range(8):  # the last one waits for its next observation
-    buffer.add(np.zeros((3, 8, 8), np.uint8), np.zeros(2, np.float32), 1.0, False)
-""",
-    "frame_history": """
-buffer = frame_history.ReplayBuffer(100, 2, path="a")
-for _ in range(8):
-    place = buffer.store_frame(np.zeros((8, 8, 1), np.uint8))
-    buffer.store_effect(place, 0, 1.0, False)
-""",
-    "fishyrl": """
-buffer = fishyrl.SequentialBuffer(100, path="a")
-row = dict(rewards=1.0, terminations=False, truncations=False, actions=np.zeros(2, np.float32))
-for _ in range(8):
-    buffer.add({"obs": np.zeros(4, np.float32), **row})
-""",
-}
-
-
-@pytest.mark.parametrize("name", BUFFERS)
-def test_a_program_that_closes_no_buffer_keeps_its_steps(name: str, tmp_path: Path) -> None:
-    code = f"import numpy as np\nfrom stepwell.buffers.dropin import {name}\n{BUFFERS[name]}"
-    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, timeout=60, check=True)
-    with SequenceReplayBuffer.open(tmp_path / "a", read_only=True) as replay:
-        assert replay.steps == 7
 
 
 @pytest.mark.parametrize(("path", "codec"), [(None, "raw"), ("a", "patch")])

@@ -82,8 +82,9 @@ def test_red_is_red() -> None:
     ],
     ids=lambda pixels: f"{pixels.dtype}{list(pixels.shape)}",
 )
-def test_what_is_no_picture_is_refused(encode: object, pixels: np.ndarray) -> None:
-    assert callable(encode)
+def test_what_is_no_picture_is_refused(
+    encode: Callable[[np.ndarray], bytes], pixels: np.ndarray
+) -> None:
     with pytest.raises(ValueError, match=f"{pixels.dtype} .{pixels.shape[0]}"):
         encode(pixels)
 

@@ -26,6 +26,12 @@ def image_of(shape: tuple[int, ...], dtype: str = "uint8") -> ImageField | None:
     return found[0] if found else None
 
 
+def shown_as(shape: tuple[int, ...], dtype: str = "uint8") -> ImageField:
+    found = image_of(shape, dtype)
+    assert found is not None
+    return found
+
+
 @pytest.mark.parametrize(
     ("shape", "expected"),
     [  # height, width, channels, layout, pictures
@@ -48,16 +54,9 @@ def image_of(shape: tuple[int, ...], dtype: str = "uint8") -> ImageField | None:
 def test_a_shape_is_shown_as_documented(
     shape: tuple[int, ...], expected: tuple[int, int, int, str, int]
 ) -> None:
-    image = image_of(shape)
-    assert image is not None
-    got: tuple[int, int, int, str, int] = (
-        image.height,
-        image.width,
-        image.channels,
-        image.layout,
-        image.pictures,
-    )
-    assert got == expected
+    image = shown_as(shape)
+    names = ("height", "width", "channels", "layout", "pictures")
+    assert tuple(getattr(image, name) for name in names) == expected
     assert (image.is_exact, image.scale) == (True, "")
 
 
@@ -110,8 +109,7 @@ def test_pixels_are_the_pictures_that_were_stored(
             stored.append(np.stack(list(row)))
         else:
             stored.append(np.stack([one.transpose(2, 0, 1) for one in row]))
-    image = image_of(stored[0].shape)
-    assert image is not None
+    image = shown_as(stored[0].shape)
     shown = image.pixels(np.array(stored))
     expected = np.array([np.concatenate(list(row), 1) for row in pictures])
     assert shown.dtype == np.uint8
@@ -125,8 +123,7 @@ def test_a_stack_of_several_pictures_is_shown_in_its_order(channels: int, is_las
     pictures = rng.integers(0, 256, (2, 4, 2, 16, 17, channels)).astype(np.uint8)
     joined = np.concatenate(list(pictures.transpose(2, 0, 1, 3, 4, 5)), -1)  # [2, 4, H, W, 2C]
     rows = joined if is_last else joined.transpose(0, 1, 4, 2, 3)
-    image = image_of(rows.shape[1:])
-    assert image is not None
+    image = shown_as(rows.shape[1:])
     expected = np.stack(
         [np.concatenate([*row.reshape(8, 16, 17, channels)], 1) for row in pictures]
     )
@@ -166,8 +163,7 @@ def level_of(value: float, values: list[float]) -> float:
 )
 def test_numbers_are_scaled_by_the_documented_rule(values_of_rows: np.ndarray) -> None:
     rows = np.resize(values_of_rows.repeat(52, 1)[:, :256], (2, 16, 16))
-    image = image_of((16, 16), rows.dtype.name)
-    assert image is not None
+    image = shown_as((16, 16), rows.dtype.name)
     assert not image.is_exact
     assert "lowest" in image.scale
     shown = image.pixels(rows)
@@ -182,14 +178,12 @@ def test_numbers_are_scaled_by_the_documented_rule(values_of_rows: np.ndarray) -
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_bytes_as_parts_of_one_are_the_bytes(dtype: str) -> None:
     levels = np.arange(256, dtype=np.uint8).reshape(1, 16, 16)
-    image = image_of((16, 16), dtype)
-    assert image is not None
+    image = shown_as((16, 16), dtype)
     assert (image.pixels((levels / 255).astype(dtype)) == levels).all()
 
 
 def test_a_row_of_one_value_is_black_or_white() -> None:
-    image = image_of((16, 16), "float64")
-    assert image is not None
+    image = shown_as((16, 16), "float64")
     for value, level in ((0.0, 0), (1.0, 255), (7.0, 0), (-7.0, 0), (np.nan, 0), (np.inf, 255)):
         assert (image.pixels(np.full((1, 16, 16), value)) == level).all()
 

@@ -1,18 +1,34 @@
-"""`chains_of` against a slow model, which knows everything that was ever played."""
+"""`chains_of` against a slow model, which knows everything that was ever played.
+
+Of rings and copies those episodes can be played again whose chain is stored from its reset on.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepwell.buffers import Chunk, End, Field, MemoryStorage, Spec
+from stepwell.buffers import (
+    Chunk,
+    Codec,
+    End,
+    Field,
+    MemoryStorage,
+    SequenceReplayBuffer,
+    Spec,
+    Storage,
+)
+from stepwell.buffers.curation import copy
 from stepwell.buffers.curation.stored_episode import StoredEpisode, stored_episodes
 from stepwell.buffers.provenance.chains import Chain, chains_of
+from support.examples import by_tier
 
 SPEC = Spec(
     (
@@ -28,7 +44,7 @@ SEED = 1000  # of the episode with id k: SEED + k
 
 @dataclass
 class Played:
-    """An episode as it was played; its id is its place in the history."""
+    """An episode as it was played; ids grow in the order of the history."""
 
     id: int
     session: int  # its session
@@ -54,7 +70,8 @@ class Played:
 
 
 @st.composite
-def histories(draw: st.DrawFn) -> list[Played]:
+def histories(draw: st.DrawFn, first: int = 0) -> list[Played]:
+    """What was played, with ids from the first one on."""
     played: list[Played] = []
     for session in range(draw(st.integers(1, 3))):
         newest: dict[int, Played] = {}
@@ -62,7 +79,7 @@ def histories(draw: st.DrawFn) -> list[Played]:
             stream = draw(st.integers(0, 1))
             before = newest.get(stream)
             one = Played(
-                len(played),
+                first + len(played),
                 session,
                 stream,
                 0 if before is None else before.number + 1,
@@ -83,7 +100,7 @@ def rows_of(actions: np.ndarray) -> dict[str, np.ndarray]:
 
 def chunks_of(one: Played, names_session: bool, at: int, is_pending: bool) -> list[Chunk]:
     """The episode in one chunk or two, the first of which may end with a row without its action."""
-    facts: dict[str, object] = {"stream_episode": one.number, "task": "other"}
+    facts: dict[str, object] = {"stream_episode": one.number, "label": one.id}
     if names_session:
         facts["session"] = one.session
     if one.is_seeded:
@@ -104,32 +121,59 @@ def chunks_of(one: Played, names_session: bool, at: int, is_pending: bool) -> li
     ]
 
 
-def storage_of(
-    played: list[Played], stored: set[int], *, names_session: bool = True, data: Any = None
-) -> MemoryStorage:
-    storage = MemoryStorage(SPEC)
+def store(
+    storage: Storage,
+    played: list[Played],
+    stored: set[int],
+    *,
+    names_session: bool = True,
+    data: Any = None,
+) -> None:
+    """Store these episodes; a second chunk comes right before the next episode of its env."""
+    waiting: dict[int, list[Chunk]] = {}
     for session in range(1 + max((one.session for one in played), default=0)):
         storage.append_session({"recipe": {}, "number": session})
     for one in played:
         if one.id in stored:
             at = 0 if data is None else data.draw(st.integers(0, 5))
             is_pending = data is not None and data.draw(st.booleans())
-            storage.add(chunks_of(one, names_session, at, is_pending))
+            storage.add(waiting.pop(one.stream, []))
+            first, *waiting[one.stream] = chunks_of(one, names_session, at, is_pending)
+            storage.add([first])
+    for rest in waiting.values():
+        storage.add(rest)
+
+
+def storage_of(played: list[Played], stored: set[int], **more: Any) -> MemoryStorage:
+    storage = MemoryStorage(SPEC)
+    store(storage, played, stored, **more)
     return storage
 
 
-def check(storage: MemoryStorage, played: list[Played], reached: set[int]) -> None:
-    """Exactly these episodes are in chains, each after all that lead to it."""
+def label_of(episode: StoredEpisode) -> Any:
+    return episode.metadata["label"]
+
+
+def check(storage: Storage, history: list[Played], reached: set[int] | None = None) -> None:
+    """Exactly these episodes are in chains, each after all that lead to it.
+
+    If none are given, they are those of which all lie in the storage from their reset on.
+    """
+    played = {one.id: one for one in history}
+    stored = list(stored_episodes(storage))
+    if reached is None:
+        whole = {label_of(one) for one in stored if not one.first_row}
+        reached = {label for label in whole if played[label].is_reached(whole)}
     chains, unreachable = chains_of(storage)
     found: list[int] = []
     for chain in chains:
-        keys = [play.episode.id for play in chain.plays]
+        keys = [label_of(play.episode) for play in chain.plays]
         found += keys
         first = played[keys[0]]
         assert (chain.seed, chain.stream) == (SEED + first.id, first.stream)
         assert chain.facts["number"] == first.session
         for play in chain.plays:
-            one = played[play.episode.id]
+            one = played[label_of(play.episode)]
             pieces = [piece["action"] for piece in play.actions()]
             actions = np.concatenate([np.zeros(0, np.int64), *pieces])
             assert play.steps == one.rows - 1
@@ -138,8 +182,8 @@ def check(storage: MemoryStorage, played: list[Played], reached: set[int]) -> No
                 assert one.before is not None
                 assert one.before.id == keys[keys.index(one.id) - 1]
     assert sorted(found) == sorted(reached)
-    lost = [one.episode.id for one in unreachable]
-    assert sorted(found + lost) == sorted(each.id for each in stored_episodes(storage))
+    lost = [label_of(one.episode) for one in unreachable]
+    assert sorted(found + lost) == sorted(map(label_of, stored))
     assert all(one.why for one in unreachable)
 
 
@@ -165,6 +209,45 @@ def test_whole_stores_that_do_not_name_sessions_are_found_as_well(
     everything = {one.id for one in played}
     storage = storage_of(played, everything, names_session=False, data=data)
     check(storage, played, {one.id for one in played if one.is_reached(everything)})
+
+
+CODECS: list[dict[str, Codec]] = [{}, {"action": "narrow"}]
+
+
+def is_kept(labels: set[int], episode: StoredEpisode) -> bool:
+    return label_of(episode) in labels
+
+
+@settings(max_examples=by_tier(60, 200, 1000), deadline=None)
+@given(histories(), histories(100), st.data())
+def test_rings_and_copies_of_copies_have_the_chains_that_they_have_whole(
+    one: list[Played], other: list[Played], data: st.DataObject
+) -> None:
+    """Chunks are copied as they are from so many rows on; with other codecs all are decoded."""
+    sizes = st.sampled_from([None, None, 6, 16])
+    replays: list[SequenceReplayBuffer] = []
+    for history in (one, other) if other else (one,):
+        ring = SequenceReplayBuffer.of(MemoryStorage(SPEC, capacity=data.draw(sizes)))
+        store(ring.storage, history, {each.id for each in history}, data=data)
+        check(ring.storage, history)
+        replays.append(ring)
+    for _ in range(data.draw(st.integers(0, 3))):
+        most, codecs = data.draw(sizes), data.draw(st.sampled_from(CODECS))
+        target = SequenceReplayBuffer(capacity=most, codecs=codecs)
+        kept = {each.id for each in one + other if data.draw(st.integers(0, 4))}
+        try:
+            with mock.patch.object(copy, "_LEAST_ROWS", data.draw(st.sampled_from([1, 3, 256]))):
+                report = copy.copy_episodes(
+                    *(replays, target),
+                    keep=partial(is_kept, kept),
+                    duplicates="keep",
+                    digest=True,
+                )
+        except ValueError:
+            return  # nothing was chosen
+        check(target.storage, one + other)
+        assert most is not None or target.digest() == report.digest
+        replays = [target]
 
 
 def chain_of(lengths: list[int], **facts: Any) -> list[Played]:

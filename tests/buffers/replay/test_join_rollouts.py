@@ -28,7 +28,6 @@ from support.models.rollout_model import (
     leaves,
     policy_of,
 )
-from support.rows.rollout_rows import Column, expected_advantages, rollout_of, rollouts
 
 RNG = np.random.default_rng(0)
 LEAVES = ("observation", "action", "info", "extras", "state")
@@ -46,71 +45,6 @@ def split(columns: Sequence[Any], borders: Sequence[int]) -> list[Sequence[Any]]
     """The columns between the borders that lie within, as groups."""
     inner = sorted({border for border in borders if 0 < border < len(columns)})
     return [columns[a:b] for a, b in pairwise([0, *inner, len(columns)])]
-
-
-def assert_is_join(found: Rollout, groups: Sequence[Rollout]) -> None:
-    """Each number is that of its group and env; each open end occurs once, in order of rows."""
-    places = [(group, n) for group in groups for n in range(group.num_envs)]
-    assert found.num_envs == len(places)
-    for name in (*LEAVES, *FLAGS):
-        for env, (group, n) in enumerate(places):
-            mine = list(leaves(getattr(found, name)))
-            theirs = list(leaves(getattr(group, name)))
-            assert len(mine) == len(theirs)
-            for one, other in zip(mine, theirs, strict=True):
-                assert one.dtype == other.dtype
-                for t in range(group.num_steps):
-                    np.testing.assert_array_equal(one[t, env], other[t, n], name)
-    for one, *others in zip(
-        leaves(found.initial_state), *(leaves(group.initial_state) for group in groups), strict=True
-    ):
-        assert one.tolist() == [row for other in others for row in other.tolist()]
-    ends = ends_of(found)
-    assert ends == sorted(ends)
-    first = 0
-    seen = 0
-    for group in groups:
-        for k, (t, n) in enumerate(ends_of(group)):
-            at = ends.index((t, first + n))
-            for name in ("observation", "state", "value"):
-                for one, other in zip(
-                    leaves(getattr(found.bootstrap, name)),
-                    leaves(getattr(group.bootstrap, name)),
-                    strict=True,
-                ):
-                    np.testing.assert_array_equal(one[at], other[k])
-            seen += 1
-        first += group.num_envs
-    assert seen == len(ends) == len(set(ends))
-
-
-@pytest.mark.proof
-@given(rollouts(most_envs=6), st.lists(st.integers(1, 5), max_size=3), st.booleans())
-def test_each_group_has_its_columns(
-    columns: Sequence[Column], borders: Sequence[int], lists_terminated: bool
-) -> None:
-    groups = [
-        replace(
-            rollout_of(part, lists_terminated=lists_terminated),
-            episode_returns=(float(number),),
-            episode_lengths=(number, number + 1),
-        )
-        for number, part in enumerate(split(columns, borders))
-    ]
-    found = join_rollouts(groups, np.random.default_rng(3))
-    assert_is_join(found, groups)
-    numbers = range(len(groups))
-    assert found.episode_returns == tuple(map(float, numbers))
-    assert found.episode_lengths == tuple(n + k for n in numbers for k in (0, 1))
-    advantages, _ = found.advantages(0.9, 0.8)
-    np.testing.assert_allclose(advantages, expected_advantages(columns, 0.9, 0.8), rtol=1e-9)
-    for group in groups:
-        assert not any(
-            np.may_share_memory(one, other)
-            for name in LEAVES
-            for one in leaves(getattr(found, name))
-            for other in leaves(getattr(group, name))
-        )
 
 
 ENDS = st.sampled_from(["terminated", "truncated", "both"])
@@ -150,6 +84,17 @@ def test_a_collector_over_all_envs_returns_the_same(
         parts = [group.rollout(steps) for group in groups]
         out = old.get(steps) if reuses else None
         found = old[steps] = join_rollouts(parts, rng, out)
+        for name in (*LEAVES, *FLAGS):
+            arrays = list(leaves(getattr(found, name)))
+            assert not any(
+                np.may_share_memory(array, other)
+                for array in arrays
+                for part in parts
+                for other in leaves(getattr(part, name))
+            )
+            again = leaves(getattr(out or found, name))
+            assert all(map(np.shares_memory, arrays, again))
+        assert found.rng is rng
         # Within a row a vector env lists episodes by env, but rows come before envs.
         assert sorted(found.episode_returns) == sorted(expected.episode_returns)
         assert sorted(found.episode_lengths) == sorted(expected.episode_lengths)
@@ -195,23 +140,6 @@ def small(envs: int, rows: int = 3) -> Rollout:
     )
 
 
-def test_the_generator_is_the_given_one_and_goes_on() -> None:
-    rng = np.random.default_rng(11)
-    found = join_rollouts([small(1), small(2)], rng)
-    assert found.rng is rng
-    found.advantages(0.9, 0.9)
-    orders = [[m.step.tolist() for m in found.minibatches(4)] for _ in range(2)]
-    assert orders[0] != orders[1]
-
-
-def test_arrays_of_out_are_used_again() -> None:
-    first = join_rollouts([small(1), small(2)], RNG)
-    second = join_rollouts([small(1), small(2)], RNG, out=first)
-    for name in (*LEAVES[:2], *FLAGS):
-        assert np.shares_memory(getattr(first, name), getattr(second, name)), name
-    assert_is_join(second, [small(1), small(2)])
-
-
 def test_values_of_a_group_without_open_ends_do_not_change_the_dtype() -> None:
     done, going = small(1), small(2)
     done.terminated[-1] = True
@@ -225,22 +153,18 @@ def test_values_of_a_group_without_open_ends_do_not_change_the_dtype() -> None:
     assert found.bootstrap.env.tolist() == [1, 2]
 
 
-def with_(rollout: Rollout, **changes: Any) -> Rollout:
-    return replace(rollout, **changes)
-
-
 @pytest.mark.parametrize(
     ("other", "message"),
     [
         (small(2, rows=4), r"group 1.* 3 .*got 4"),
         (
-            with_(small(2), action=np.zeros((3, 2), np.int32)),
+            replace(small(2), action=np.zeros((3, 2), np.int32)),
             r"group 1.*action int64.*action int32",
         ),
-        (with_(small(2), observation=np.zeros((3, 2, 5))), r"group 1.*\(3, 1, 2\).*\(3, 2, 5\)"),
-        (with_(small(2), extras={}), r"group 1.*extras/value float64.*got nothing"),
+        (replace(small(2), observation=np.zeros((3, 2, 5))), r"group 1.*\(3, 1, 2\).*\(3, 2, 5\)"),
+        (replace(small(2), extras={}), r"group 1.*extras/value float64.*got nothing"),
         (
-            with_(small(2), bootstrap=small(2).bootstrap._replace(value=None)),
+            replace(small(2), bootstrap=small(2).bootstrap._replace(value=None)),
             r"group 1.*bootstrap.value float64.*got nothing",
         ),
     ],
@@ -248,7 +172,7 @@ def with_(rollout: Rollout, **changes: Any) -> Rollout:
 def test_groups_that_differ_are_refused_by_name(other: Rollout, message: str) -> None:
     out = join_rollouts([small(1), small(2)], RNG)
     before = np.asarray(out.observation).copy()
-    changed = with_(small(1), observation=np.full((3, 1, 2), 9.0))
+    changed = replace(small(1), observation=np.full((3, 1, 2), 9.0))
     with pytest.raises(ValueError, match=message):
         join_rollouts([changed, other], RNG, out=out)
     assert (np.asarray(out.observation) == before).all()
@@ -260,10 +184,10 @@ def test_groups_that_differ_are_refused_by_name(other: Rollout, message: str) ->
         (join_rollouts([small(2)], RNG), r"out.*\(3, 3, 2\).*\(3, 2, 2\)"),
         (join_rollouts([small(3, rows=2)], RNG), r"out.* 3 rows.* 2"),
         (
-            join_rollouts([with_(small(3), action=np.zeros((3, 3), np.int8))], RNG),
+            join_rollouts([replace(small(3), action=np.zeros((3, 3), np.int8))], RNG),
             r"out.*int64.*'action'.*int8",
         ),
-        (with_(small(3), memory={}), r"out.*'observation'.*nothing"),
+        (replace(small(3), memory={}), r"out.*'observation'.*nothing"),
     ],
 )
 def test_an_out_that_does_not_fit_is_refused(out: Rollout, message: str) -> None:

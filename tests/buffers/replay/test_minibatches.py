@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -101,16 +102,6 @@ def test_minibatches_have_changed_advantages() -> None:
     assert all(np.unique(m.advantage).tolist() == [20] for m in rollout.minibatches(4))
 
 
-def test_advantages_of_another_shape_are_refused() -> None:
-    rollout = plain()
-    rollout.advantage = np.zeros(18)
-    with pytest.raises(ValueError, match=r"^advantage: .*\(6, 3\).*\(18,\)"):
-        rollout.minibatches(4)
-    rollout.advantage, rollout.returns = None, np.zeros((6, 1))
-    with pytest.raises(ValueError, match=r"^returns: .*\(6, 3\).*\(6, 1\)"):
-        rollout.sequences(1)
-
-
 def test_minibatches_share_no_memory_with_the_rollout_or_one_another() -> None:
     rollout = plain()
     rollout.advantages(0.9, 0.9)
@@ -124,38 +115,61 @@ def test_minibatches_share_no_memory_with_the_rollout_or_one_another() -> None:
     assert (other.reward == 99).all()
 
 
-@pytest.mark.parametrize("number", [0, -1, 2.5, float("nan")])
-def test_batch_sizes_and_epochs_are_whole_numbers_of_at_least_1(number: Any) -> None:
+STATELESS = replace(plain(), state=None)
+
+
+@pytest.mark.parametrize(
+    ("draw", "arguments", "options", "error", "match"),
+    [
+        *(
+            (draw, arguments, {}, ValueError, rf"^{name}: .*>= 1.* {number}\b")
+            for draw in (plain().minibatches, plain().sequences)
+            for number in (0, -1, 2.5, np.nan)
+            for name, arguments in (("batch_size", [number]), ("epochs", [2, number]))
+        ),
+        *(
+            (draw, [2], {name: value}, error, match)
+            for draw in (plain().minibatches, plain().sequences)
+            for name, value, error, match in (
+                ("to", "jax", ValueError, r"^to: .*'numpy'.*'torch'.*'jax'"),
+                ("device", "cpu", ValueError, r"^device: .*None.*to='numpy'.*'cpu'"),
+                ("rng", 0, TypeError, r"^rng: .*Generator.*\b0\b"),
+            )
+        ),
+        (plain().minibatches, [19], {"drop_last": True}, ValueError, r"^batch_size: .*\b18 rows\b"),
+        (
+            plain().sequences,
+            [4],
+            {"drop_last": True},
+            ValueError,
+            r"^batch_size: .*\b3 sequences\b",
+        ),
+        (plain().sequences, [2], {"length": 4}, ValueError, r"^length: .*\b6 rows\b.* 4\b"),
+        (plain().sequences, [2], {"length": 12}, ValueError, r"^length: .*\b6 rows\b.* 12\b"),
+        (STATELESS.sequences, [2], {"length": 3}, ValueError, r"^length: .*\b6\b.*\b3\b.*state \["),
+    ],
+)
+def test_a_draw_that_cannot_be_is_refused(
+    draw: Any, arguments: list[Any], options: dict[str, Any], error: Any, match: str
+) -> None:
+    with pytest.raises(error, match=match):
+        draw(*arguments, **options)
+
+
+def test_advantages_of_another_shape_are_refused() -> None:
     rollout = plain()
-    for draw in (rollout.minibatches, rollout.sequences):
-        with pytest.raises(ValueError, match=rf"^batch_size: .*>= 1.* {number}\b"):
-            draw(number)
-        with pytest.raises(ValueError, match=rf"^epochs: .*>= 1.* {number}\b"):
-            draw(2, number)
-
-
-def test_drop_last_refuses_a_batch_size_above_the_number_of_rows() -> None:
-    assert len(list(plain().minibatches(18, drop_last=True))) == 1
-    with pytest.raises(ValueError, match=r"^batch_size: .*\b18 rows\b.*drop_last=True.*\b19\b"):
-        plain().minibatches(19, drop_last=True)
-    assert [len(m.step) for m in plain().minibatches(19)] == [18]
+    rollout.advantage = np.zeros(18)
+    with pytest.raises(ValueError, match=r"^advantage: .*\(6, 3\).*\(18,\)"):
+        rollout.minibatches(4)
+    rollout.advantage, rollout.returns = None, np.zeros((6, 1))
+    with pytest.raises(ValueError, match=r"^returns: .*\(6, 3\).*\(6, 1\)"):
+        rollout.sequences(1)
 
 
 def test_drop_last_gives_no_minibatch_of_too_few_steps() -> None:
     # A caller cannot know how many rows of a NEXT_STEP env have a step.
     part = Part(0, (0.0,) * 4, (0.0,) * 4, "terminated", 0.0, True)
     assert list(rollout_of([Column(6, (part,))]).minibatches(5, drop_last=True)) == []
-
-
-def test_invalid_options_are_refused() -> None:
-    rollout: Any = plain()
-    for draw in (rollout.minibatches, rollout.sequences):
-        with pytest.raises(ValueError, match=r"^to: .*'numpy'.*'torch'.*'jax'"):
-            draw(2, to="jax")
-        with pytest.raises(ValueError, match=r"^device: .*None.*to='numpy'.*'cpu'"):
-            draw(2, device="cpu")
-        with pytest.raises(TypeError, match=r"^rng: .*Generator.*\b0\b"):
-            draw(2, rng=0)
 
 
 def test_tensors_equal_the_arrays() -> None:
@@ -172,6 +186,15 @@ def test_tensors_equal_the_arrays() -> None:
             assert isinstance(getattr(minibatch, name), torch.Tensor), name
             assert getattr(minibatch, name).tolist() == getattr(arrays, name).tolist(), name
         assert minibatch.state is None
+    tensors = rollout.sequences(2, length=3, to="torch")
+    for minibatch, arrays in zip(tensors, same.sequences(2, length=3), strict=True):
+        found, expected = (
+            dict(named_leaves("state", each.state)) | dict(named_leaves("seen", each.observation))
+            for each in (minibatch, arrays)
+        )
+        for name, rows in expected.items():
+            assert isinstance(found[name], torch.Tensor)
+            assert np.array_equal(found[name], rows)
     with pytest.raises(ValueError, match=r"^device: .*'nowhere'"):
         rollout.minibatches(4, to="torch", device="nowhere")
 
@@ -187,16 +210,10 @@ class Hidden(NamedTuple):
     c: object
 
 
-def test_a_mapped_tree_keeps_its_structure() -> None:
+def test_trees_keep_their_structure_and_leaves_are_named_by_their_paths() -> None:
     tree = {"a": (np.zeros(1), [np.zeros(2), None]), "b": Hidden(np.zeros(3), np.zeros(4))}
     assert map_tree(len, tree) == {"a": (1, [2, None]), "b": Hidden(3, 4)}
     assert type(map_tree(len, tree)["b"]) is Hidden
-    assert map_tree(len, np.zeros(5)) == 5
-    assert map_tree(len, None) is None
-
-
-def test_leaves_are_named_by_their_paths() -> None:
-    tree = {"a": (np.zeros(1), [np.zeros(2), None]), "b": Hidden(np.zeros(3), np.zeros(4))}
     found = [(name, len(leaf)) for name, leaf in named_leaves("state", tree)]
     assert found == [("state/a/0", 1), ("state/a/1/0", 2), ("state/b/0", 3), ("state/b/1", 4)]
     assert [name for name, _ in named_leaves("action", np.zeros(1))] == ["action"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepwell import NotEnoughData, SequenceReplayBuffer
-from stepwell.buffers import Chunk, End, Episode, Field, FilmStrip, MemoryStorage, Spec
+from stepwell.buffers import Chunk, DiskStorage, End, Episode, Field, MemoryStorage, Spec
+from support.disk_stores import spoil
 from support.examples import examples
 from support.pictures import as_rgb, decoded
 
@@ -147,29 +149,27 @@ def test_other_episodes_are_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None
     assert set(read) == {1}
 
 
-@pytest.mark.parametrize("first_row", [1, 6])
-def test_a_first_row_of_no_part_is_refused(first_row: int) -> None:
-    replay = replay_of(6, 6)
-    with pytest.raises(ValueError, match=rf"first_row: .*episode 1 .*\(0\).*got {first_row}"):
-        replay.episode(1, first_row=first_row)
-    assert replay.episode(1, first_row=0).rows == 6
-
-
-@pytest.mark.parametrize("number", [-1, 1.5, "3", None, True])
-def test_an_id_is_a_whole_number(number: object) -> None:
-    for ask in (replay_of(6).episode, replay_of(6).filmstrip):
-        with pytest.raises(ValueError, match=r"episode: .*whole number"):
-            ask(number)  # type: ignore[arg-type]
-
-
-def test_a_numpy_integer_is_an_id() -> None:
-    assert replay_of(5, 6).episode(np.int64(1)).rows == 6  # type: ignore[arg-type]
-
-
-def test_an_empty_replay_has_no_episode() -> None:
-    for ask in (SequenceReplayBuffer().episode, SequenceReplayBuffer().filmstrip):
-        with pytest.raises(NotEnoughData):
-            ask(0)
+@pytest.mark.parametrize(
+    ("replay", "number", "first_row", "error", "message"),
+    [
+        *(
+            (replay_of(6), number, None, ValueError, r"episode: .*whole number")
+            for number in (-1, 1.5, "3", None, True)
+        ),
+        *(
+            (replay_of(6, 6), 1, first_row, ValueError, rf"first_row: .*1 .*\(0\).*got {first_row}")
+            for first_row in (1, 6)
+        ),
+        (SequenceReplayBuffer(), 0, None, NotEnoughData, "replay in RAM"),
+    ],
+)
+def test_an_episode_that_is_not_there_is_refused(
+    replay: SequenceReplayBuffer, number: Any, first_row: Any, error: Any, message: str
+) -> None:
+    for ask in (replay.episode, replay.filmstrip):
+        with pytest.raises(error, match=message):
+            ask(number, first_row=first_row)
+    assert replay_of(5, 6).episode(np.int64(1), first_row=0).rows == 6  # type: ignore[arg-type]
 
 
 def test_episodes_of_joined_stores_and_of_a_store_on_disk(tmp_path: Path) -> None:
@@ -190,19 +190,10 @@ def test_a_damaged_chunk_leaves_the_parts_of_its_episode(tmp_path: Path) -> None
         replay.bind(SPEC, {})
         for first in (0, 10, 20):
             replay.add([chunk_of(0, first, 10, End.TERMINATED if first == 20 else End.NONE)])
-        record = replay.storage.index.records[1]
-        place = int(record["segment"]), int(record["offset"]), int(record["nbytes"])
-    file = tmp_path / "a" / f"segment-{place[0]:08d}.bin"
-    data = bytearray(file.read_bytes())
-    data[place[1] + place[2] // 2] ^= 0xFF
-    file.write_bytes(data)
-    with (
-        SequenceReplayBuffer.open(tmp_path / "a", read_only=True, on_corrupt="skip") as replay,
-        pytest.raises(ValueError, match=r"first_row: .*\(0, 20\).*got None.*lost"),
-    ):
-        replay.episode(0)
+        assert isinstance(replay.storage, DiskStorage)
+        spoil(replay.storage, 1)
     with SequenceReplayBuffer.open(tmp_path / "a", read_only=True, on_corrupt="skip") as replay:
-        with pytest.raises(ValueError, match=r"first_row: .*\(0, 20\)"):
+        with pytest.raises(ValueError, match=r"first_row: .*\(0, 20\).*got None.*lost"):
             replay.filmstrip(0, frames=30)
         assert replay.episode(0, first_row=20).reward.tolist() == list(range(20, 30))
         assert replay.filmstrip(0, frames=2, first_row=20).rows == (20, 29)
@@ -213,6 +204,8 @@ def test_a_film_strip_is_saved_pixel_by_pixel(tmp_path: Path, scale: int) -> Non
     replay = replay_of(20)
     for field in (None, "observation/colour"):
         strip = replay.filmstrip(0, field, frames=9, scale=scale)
+        rows, (height, width) = (0, 2, 5, 7, 10, 12, 14, 17, 19), strip.pixels.shape[:2]
+        assert repr(strip) == f"FilmStrip(rows={rows}, {height} x {width} pixels)"
         frames = replay.episode(0).frames(field)
         assert (strip.pixels == strip_of(frames[list(strip.rows)], scale)).all()
         for name in ("a.png", "a.WEBP"):
@@ -232,12 +225,6 @@ def test_a_film_strip_that_cannot_be_saved_leaves_nothing(tmp_path: Path) -> Non
     with pytest.raises(OSError, match=r"b\.png"):
         strip.save(tmp_path / "b.png")
     assert [path.name for path in tmp_path.iterdir()] == ["b.png"]
-
-
-def test_a_film_strip_says_what_it_shows() -> None:
-    strip = replay_of(20).filmstrip(0, frames=3)
-    assert isinstance(strip, FilmStrip)
-    assert repr(strip) == "FilmStrip(rows=(0, 10, 19), 8 x 34 pixels)"
 
 
 @pytest.mark.parametrize(

@@ -62,13 +62,6 @@ def test_a_given_generator_is_used_instead() -> None:
     assert drawn(filled(seed=None)) != drawn(filled(seed=None))
 
 
-@pytest.mark.parametrize("capacity", [0, -1, 2.5, True])
-def test_an_invalid_capacity_is_refused(capacity: Any) -> None:
-    for name in ("capacity", "capacity_bytes"):
-        with pytest.raises(ValueError, match=rf"^{name}: .*>= 1.* {capacity}\b"):
-            SequenceReplayBuffer(**{name: capacity})
-
-
 @pytest.mark.parametrize("is_stored", [False, True])
 def test_a_capacity_may_be_a_float_without_a_fraction(tmp_path: Path, is_stored: bool) -> None:
     path = tmp_path / "run" if is_stored else None
@@ -81,12 +74,9 @@ def test_a_capacity_may_be_a_float_without_a_fraction(tmp_path: Path, is_stored:
             assert drawn(again) == expected
 
 
-def test_an_empty_replay_is_named_by_its_folder(tmp_path: Path) -> None:
+def test_an_empty_replay_has_no_spec_storage_or_batches(tmp_path: Path) -> None:
     with pytest.raises(NotEnoughData, match=rf"replay {tmp_path}/run\b.* 0\b"):
         _ = SequenceReplayBuffer(tmp_path / "run").spec
-
-
-def test_an_empty_replay_has_no_spec_storage_or_batches() -> None:
     replay = SequenceReplayBuffer()
     for use in (lambda: replay.spec, lambda: replay.storage, lambda: replay.sample_sequences(1, 1)):
         with pytest.raises(NotEnoughData, match=r"\breplay in RAM\b.*\bone\b.*\bstep\b.* 0\b"):
@@ -96,17 +86,6 @@ def test_an_empty_replay_has_no_spec_storage_or_batches() -> None:
     assert replay.sessions == ()
     assert len(replay.digest()) == 16
     replay.close()
-
-
-def test_counts_and_sizes_grow_with_the_added_rows() -> None:
-    replay = filled()
-    assert (len(replay), replay.steps, replay.episodes) == (18, 18, 2)
-    assert 0 < replay.total_bytes <= replay.nbytes
-    before = replay.total_bytes
-    replay.add([chunk(2)])
-    assert replay.total_bytes > before
-    assert replay.path is None
-    assert replay.is_bound
 
 
 def test_episodes_are_iterated_in_the_order_of_their_first_rows() -> None:
@@ -132,13 +111,6 @@ def test_an_iterator_does_not_include_rows_added_meanwhile() -> None:
     assert found == [(0, 10, End.TERMINATED), (1, 10, End.TERMINATED), (2, 4, End.NONE)]
 
 
-def test_an_open_episode_is_cut() -> None:
-    replay = filled()
-    replay.add([chunk(2, 5, End.PENDING)])
-    *_, newest = replay.iter_episodes()
-    assert (newest.id, newest.rows, newest.end, bool(newest.cut[-1])) == (2, 5, End.NONE, True)
-
-
 def test_an_eviction_while_iterating_is_an_error() -> None:
     replay = filled(capacity=32)
     episodes = replay.iter_episodes()
@@ -148,13 +120,6 @@ def test_an_eviction_while_iterating_is_an_error() -> None:
     base = replay.storage.index.base
     with pytest.raises(NotEnoughData, match=rf"\bchunk {tail} .*\b{base}\b"):
         list(episodes)
-
-
-def test_stored_values_are_exact() -> None:
-    (episode, _) = filled().iter_episodes()
-    for name, rows in chunk().fields.items():
-        assert episode.fields[name].tobytes() == rows.astype(episode.fields[name].dtype).tobytes()
-    assert filled().sample_sequences(2, 2).reward.dtype == np.float32
 
 
 def test_given_codecs_are_used() -> None:
@@ -271,27 +236,11 @@ def test_the_reprs_of_storages_buffers_epochs_and_loaders_are_one_line(tmp_path:
     assert repr(Loader(epoch)) == "Loader(prefetch=2, threads=1, to='numpy', reuse=False)"
 
 
-def test_chunks_cannot_be_added_before_bind() -> None:
-    with pytest.raises(NotEnoughData):
-        SequenceReplayBuffer().add([chunk()])
-
-
 def test_a_call_with_an_invalid_chunk_adds_none() -> None:
     replay = filled()
     with pytest.raises(ValueError, match=r"\bepisode 3 .*\brow 4\b.*\brow 0\b"):
         replay.add([chunk(2), chunk(3, first_row=4, stream=1)])
     assert (replay.episodes, replay.steps) == (2, 18)
-
-
-def test_the_digest_is_that_of_the_rows() -> None:
-    one, split = filled(), SequenceReplayBuffer()
-    split.bind(SPEC, {})
-    for number in (0, 1):
-        for part in chunk(number, stream=number).split(3):
-            split.add([part])
-    assert one.digest() == split.digest()
-    one.add([chunk(2)])
-    assert one.digest() != split.digest()
 
 
 def test_the_digest_after_evictions_is_that_of_the_remaining_rows() -> None:
@@ -304,18 +253,6 @@ def test_the_digest_after_evictions_is_that_of_the_remaining_rows() -> None:
 
     found, left = digest(range(60), 160)
     assert found == digest(range(left[0], 60), None)[0]
-
-
-def test_a_closed_replay_may_be_closed_again() -> None:
-    with filled() as replay:
-        replay.close()
-
-
-def test_a_replay_in_ram_uses_memory(tmp_path: Path) -> None:
-    assert isinstance(filled().storage, MemoryStorage)
-    on_disk = SequenceReplayBuffer(tmp_path / "run")
-    assert on_disk.path == tmp_path / "run"
-    assert not on_disk.is_bound
 
 
 def test_a_reopened_store_has_the_same_rows(tmp_path: Path) -> None:
@@ -350,20 +287,6 @@ def test_several_folders_are_opened_as_joined_stores(tmp_path: Path) -> None:
         assert drawn(replay) == expected
     with SequenceReplayBuffer.open(paths, weights=[0, 1]) as replay:
         assert (replay.sample_sequences(100, 3).ids >= 1 << 48).all()
-
-
-def test_a_store_with_a_weight_needs_long_enough_episodes(tmp_path: Path) -> None:
-    with filled(path=tmp_path / "a"):
-        pass
-    with SequenceReplayBuffer(tmp_path / "b") as replay:
-        replay.bind(SPEC, {})
-        replay.add([chunk(0, 3)])
-    with SequenceReplayBuffer.open([tmp_path / "a", tmp_path / "b"], weights=[1, 1]) as replay:
-        replay.sample_sequences(4, 3)
-        with pytest.raises(NotEnoughData, match=r"^store 1 .*\b4 rows\b"):
-            replay.sample_sequences(4, 4)
-        with pytest.raises(NotEnoughData, match=r"where={'n': 1} .*\b3 rows\b"):
-            replay.sample_sequences(4, 3, where={"n": 1})
 
 
 def test_a_store_is_opened_once_with_others(

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -83,69 +82,3 @@ def test_without_a_state_any_divisor_of_the_rows_is_a_length() -> None:
     found = list(rollout.sequences(4, length=2))
     assert [m.reward.shape for m in found] == [(2, 4), (2, 4), (2, 1)]
     assert all(m.state is None for m in found)
-
-
-def test_shorter_sequences_need_the_state_of_each_row() -> None:
-    rollout = replace(counting(), state=None)
-    with pytest.raises(ValueError, match=r"^length: .*\b6\b.*\b3\b.*state \[T, N, \.\.\.\]"):
-        rollout.sequences(2, length=3)
-    assert len(list(rollout.sequences(3, length=6))) == 1
-
-
-@pytest.mark.parametrize("length", [4, 12])
-def test_a_length_must_divide_the_rows(length: int) -> None:
-    with pytest.raises(ValueError, match=rf"^length: .*\b6 rows\b.* {length}\b"):
-        counting().sequences(2, length=length)
-
-
-def test_drop_last_refuses_a_batch_size_above_the_number_of_sequences() -> None:
-    with pytest.raises(ValueError, match=r"^batch_size: .*\b3 sequences\b.*drop_last=True.*\b4\b"):
-        counting().sequences(4, drop_last=True)
-    assert len(list(counting().sequences(6, length=3, drop_last=True))) == 1
-
-
-def test_a_policy_recomputes_the_same_states_over_a_sequence() -> None:
-    # The state counts the steps since the reset; the env's episodes have 4 steps, NEXT_STEP.
-    rows, envs = 12, 3
-    since = (np.arange(rows)[:, None] + np.arange(envs)) % 5
-    never, has_step = np.zeros((rows, envs), bool), since < 4
-    ends = since == 3
-    last = np.flatnonzero(has_step[-1] & ~ends[-1])
-    rollout = Rollout(
-        observation=since,
-        action=since,
-        reward=np.ones((rows, envs), np.float32),
-        is_first=since == 0,
-        terminated=ends,
-        truncated=never,
-        cut=never,
-        mask=has_step,
-        info={},
-        extras={"count": since},
-        bootstrap=_open_ends(rows, last),
-        state=since.astype(np.int64),
-        initial_state=since[0],
-    )
-    for length in (None, 3, 4, 6):
-        for minibatch in rollout.sequences(2, length=length):
-            state = minibatch.state
-            for t in range(len(minibatch.reward)):
-                state = np.where(minibatch.is_first[t], 0, state)
-                assert state.tolist() == minibatch.extras["count"][t].tolist()
-                state = state + 1
-
-
-def _open_ends(rows: int, envs: np.ndarray) -> Any:
-    from stepwell.buffers import Bootstrap
-
-    return Bootstrap(np.full(len(envs), rows - 1), envs, np.zeros(len(envs)), None, None)
-
-
-def test_tensors_of_sequences_have_a_state() -> None:
-    torch = pytest.importorskip("torch")
-    for minibatch in counting().sequences(2, length=3, to="torch"):
-        place, frame = minibatch.state
-        assert isinstance(place, torch.Tensor)
-        assert place.tolist() == ((minibatch.step * 3 + minibatch.env) * 3).tolist()
-        assert tuple(frame.shape) == (len(minibatch.env), 2, 3)
-        assert tuple(minibatch.observation["frame"].shape) == (3, len(minibatch.env), 2, 3)

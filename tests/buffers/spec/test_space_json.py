@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.envs.registration import EnvSpec
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import stepwell as sw
 from stepwell.buffers.spec.space_json import space_from_json, space_to_json
-from stepwell.wrappers.recipe import read_spec
 
 SHAPES = st.sampled_from([(), (1,), (3,), (2, 3)])
 
@@ -72,58 +68,10 @@ def test_other_spaces_are_refused() -> None:
         space_from_json({"type": "Strange"})
 
 
-@pytest.mark.parametrize("num_workers", [0, 1])
-def test_a_session_has_the_env_spec_and_spaces(num_workers: int) -> None:
-    envs = sw.make_vec("CartPole-v1", 2, num_workers=num_workers)
-    expected = envs.single_observation_space
-    replay = sw.SequenceReplayBuffer()
-    with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0) as collector:
-        collector.collect(steps=10)
-    session: Any = replay.sessions[0]
-    assert space_from_json(session["spaces"]["observation"]) == expected
-    env = gym.make(EnvSpec.from_json(session["env_spec"]))
-    assert env.observation_space == expected
-
-
-def test_an_env_without_a_serializable_spec_has_none_in_its_session() -> None:
-    def wrapped() -> gym.Env[Any, Any]:
-        return gym.wrappers.TransformReward(gym.make("CartPole-v1"), lambda reward: reward)
-
-    envs = sw.make_vec(wrapped, 1)
-    replay = sw.SequenceReplayBuffer()
-    with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0) as collector:
-        collector.collect(steps=10)
-    assert "env_spec" not in replay.sessions[0]
-
-
 def test_spaces_larger_than_the_rows_are_left_out() -> None:
-    class Wide(gym.Env[Any, Any]):
-        observation_space = spaces.Box(
-            -np.arange(1, 20_001, dtype=np.float64), np.ones(20_000), dtype=np.float64
-        )
-        action_space = spaces.Discrete(2)
-
-        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-            return np.zeros(20_000), {}
-
-        def step(self, action: Any) -> Any:
-            return np.zeros(20_000), 0.0, False, False, {}
-
+    low, row = -np.arange(1, 20_001, dtype=np.float64), np.zeros(20_000)
+    wide = spaces.Box(low, np.ones(20_000), dtype=np.float64)
     replay = sw.SequenceReplayBuffer()
-    with sw.Collector(sw.make_vec(Wide, 1), sw.RandomPolicy(), replay, seed=0) as collector:
-        collector.collect(steps=3)
+    with replay.writer((wide, spaces.Discrete(2))) as writer:
+        writer.add(row, 0, 0.0, row, False, False)
     assert "spaces" not in replay.sessions[0]
-
-
-@pytest.mark.proof
-@pytest.mark.parametrize("backend", ["native", "python"])
-def test_an_atari_env_can_be_made_again_from_its_spec(backend: Any) -> None:
-    envs = sw.make_atari("Pong", 1, backend=backend, size=(42, 42), frame_stack=2)
-    replay = sw.SequenceReplayBuffer()
-    with sw.Collector(envs, sw.RandomPolicy(), replay, seed=0) as collector:
-        collector.collect(steps=5)
-    text: Any = replay.sessions[0]["env_spec"]
-    with contextlib.closing(gym.make(read_spec(text))) as env:
-        assert env.observation_space == envs.single_observation_space
-        assert env.action_space == envs.single_action_space
-        assert env.reset(seed=0)[0].shape == (2, 42, 42)

@@ -33,22 +33,22 @@ FIELDS: dict[str, Any] = {
     "one": ("float", 1),
 }
 METAS: dict[str, Any] = {"task": "int", "score": ("float", 2, -1.0)}
-DTYPES = {"float": np.float32, "int": np.int32, "bool": np.bool_, "uint8": np.uint8}
-SHAPES = {"state": (2,), "action": (), "flag": (), "pixels": (9, 9), "one": (1,)}
-META_SHAPES = {"task": (), "score": (2,)}
-DEFAULTS = {"state": 0.5, "action": 0, "flag": False, "pixels": 3, "one": 0, "task": 0, "score": -1}
-KINDS = {"state": "float", "action": "int", "flag": "bool", "pixels": "uint8", "one": "float"}
-META_KINDS = {"task": "int", "score": "float"}
+# Dtype, shape and default of each
+STORED: dict[str, tuple[Any, tuple[int, ...], float]] = {
+    "state": (np.float32, (2,), 0.5),
+    "action": (np.int32, (), 0),
+    "flag": (np.bool_, (), False),
+    "pixels": (np.uint8, (9, 9), 3),
+    "one": (np.float32, (1,), 0),
+    "task": (np.int32, (), 0),
+    "score": (np.float32, (2,), -1),
+}
 Values = dict[str, np.ndarray]
 
 
-def dtype_of(name: str) -> Any:
-    return DTYPES[(KINDS | META_KINDS)[name]]
-
-
 def full(name: str, lead: tuple[int, ...]) -> np.ndarray:
-    shape = (SHAPES | META_SHAPES)[name]
-    return np.full((*lead, *shape), DEFAULTS[name], dtype_of(name))
+    dtype, shape, default = STORED[name]
+    return np.full((*lead, *shape), default, dtype)
 
 
 class Model:
@@ -106,10 +106,11 @@ class BufferMachine(RuleBasedStateMachine):
         """Values that were not used before, as far as the dtype can represent them."""
         found: Values = {}
         for name in names:
-            shape = (*lead, *(SHAPES | META_SHAPES)[name])
-            count = int(np.prod(shape))
+            dtype, each, _ = STORED[name]
+            shape = (*lead, *each)
             self.tag += 1
-            found[name] = (np.arange(count) * 7 + self.tag).reshape(shape).astype(dtype_of(name))
+            numbers = np.arange(int(np.prod(shape))) * 7 + self.tag
+            found[name] = numbers.reshape(shape).astype(dtype)
         return found
 
     @property
@@ -148,6 +149,7 @@ class BufferMachine(RuleBasedStateMachine):
                     if as_tensors:
                         row = {name: torch.as_tensor(value) for name, value in row.items()}
                     self.buffer.store(**row)
+                check_trajectories(self.buffer, self.model)  # the open episode hides no other
                 later.update(last)
                 if aborts:
                     raise KeyboardInterrupt
@@ -248,6 +250,7 @@ def check_transitions(buffer: ReplayBuffer, model: Model, n: int) -> None:
         (steps, metas, t) for steps, metas in model.slots for t in range(len(steps["action"]) - 1)
     ]
     options: dict[str, Any] = {"sequence_fields": ("action", "pixels")}
+    options["fieldname_map"] = {"seq_action": "chunk"}
     if n == 1:
         options |= {"current_fields": ("state", "pixels"), "next_fields": ("flag",)}
     for batch in buffer.dataloader(4, n_steps=n, **options):
@@ -262,7 +265,8 @@ def check_transitions(buffer: ReplayBuffer, model: Model, n: int) -> None:
             for name in options["sequence_fields"]:
                 padded = np.zeros((n, *steps[name].shape[1:]), steps[name].dtype)
                 padded[:taken] = steps[name][t : t + taken]
-                assert_same(batch[f"seq_{name}"][place], padded)
+                key = "chunk" if name == "action" else f"seq_{name}"
+                assert_same(batch[key][place], padded)
             assert_same(batch["task"][place], metas["task"])
     assert not wanted
 

@@ -96,6 +96,11 @@ def test_loader_options(buffer: ReplayBuffer) -> None:
     (batch,) = buffer.dataloader(4, fields=("t",), fieldname_map={"t": "time", "_lens": "n"})
     assert sorted(batch) == ["goal", "n", "task", "time"]
     assert batch["time"].shape == (4, 8)
+    names = ("task", "x", "_mask")
+    (batch,) = buffer.dataloader(4, return_mask=True)
+    (named,) = buffer.dataloader(4, return_mask=True, to_named_tuple=names)
+    for name, value in zip(names, named, strict=True):
+        assert torch.equal(value, batch[name])
 
 
 @pytest.mark.parametrize(
@@ -112,45 +117,37 @@ def test_loader_options(buffer: ReplayBuffer) -> None:
         ({"n_steps": 0}, r"n_steps.*>= 1.*\b0\b"),
         ({"to_named_tuple": ("x", "_x")}, r"to_named_tuple.*'x'"),
         ({"to_named_tuple": ("a b",)}, r"to_named_tuple.*'a b'"),
+        ({"to_named_tuple": ("y",)}, r"to_named_tuple: .*x, t, image, task.*'y'"),
+        ({"batch_size": None}, "^batch_size: expected "),
+        ({"collate_fn": list}, "^collate_fn: expected "),
+        ({"dataset": [1]}, "^dataset: expected "),
     ],
 )
 def test_contradictory_loader_options_are_refused(
     buffer: ReplayBuffer, options: dict[str, Any], problem: str
 ) -> None:
     with pytest.raises(ValueError, match=problem):
-        buffer.dataloader(2, **options)
-
-
-def test_a_named_tuple_of_unknown_names_is_refused(buffer: ReplayBuffer) -> None:
-    with pytest.raises(ValueError, match=r"to_named_tuple: .*x, t, image, task.*'y'"):
-        next(iter(buffer.dataloader(2, to_named_tuple=("y",))))
+        next(iter(buffer.dataloader(**{"batch_size": 2, **options})))
 
 
 @pytest.mark.parametrize("fields", [None, ()])
 def test_an_episode_overwritten_during_a_read_is_refused(
     buffer: ReplayBuffer, monkeypatch: pytest.MonkeyPatch, fields: tuple[str, ...] | None
 ) -> None:
-    batches = iter(buffer.dataloader(1, fields=fields))
-    monkeypatch.setattr(
-        *(SequenceReplayBuffer, "take"), overwriting(SequenceReplayBuffer.take, buffer)
-    )
-    if fields is not None:  # values of episodes alone, after others have come
-        for _ in range(7):
-            buffer.store_episode(t=[100])
-    with pytest.raises(NotEnoughData, match=rf"{re.escape(str(buffer.folder))}: .*\b1\b.*\b1\b"):
-        next(batches)
+    """Other episodes are stored meanwhile, as another thread may do."""
+    batches, take = iter(buffer.dataloader(1, fields=fields)), SequenceReplayBuffer.take
 
-
-def overwriting(take: Any, buffer: ReplayBuffer) -> Any:
-    """A read during which other episodes are stored, as another thread may do."""
-
-    def slow_take(replay: SequenceReplayBuffer, request: Any, ids: np.ndarray) -> Any:
-        rows = take(replay, request, ids)
+    def overwrite(*arguments: Any) -> Any:
+        rows = take(*arguments) if arguments else None
         for _ in range(7):
             buffer.store_episode(t=[100])
         return rows
 
-    return slow_take
+    monkeypatch.setattr(SequenceReplayBuffer, "take", overwrite)
+    if fields is not None:  # values of episodes alone, after others have come
+        overwrite()
+    with pytest.raises(NotEnoughData, match=rf"{re.escape(str(buffer.folder))}: .*\b1\b.*\b1\b"):
+        next(batches)
 
 
 @pytest.mark.parametrize("mode", ["episodes", "steps", "transitions"])
@@ -162,9 +159,3 @@ def test_the_items_of_a_data_set_are_those_of_batches_of_one(
     batches = [{name: value[0] for name, value in batch.items()} for batch in loader]
     assert items == [plain(batch) for batch in batches]
     assert plain(loader.dataset[-1]) == items[-1]
-
-
-@pytest.mark.parametrize("options", [{"batch_size": None}, {"collate_fn": list}, {"dataset": [1]}])
-def test_what_a_loader_has_itself_is_refused(buffer: ReplayBuffer, options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=f"^{next(iter(options))}: expected "):
-        buffer.dataloader(**{"batch_size": 2, **options})

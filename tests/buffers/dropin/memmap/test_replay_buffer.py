@@ -21,6 +21,9 @@ from support.crash.other_processes import in_fork
 torch: Any = pytest.importorskip("torch", reason="needs PyTorch: pip install 'stepwell[torch]'")
 
 
+MOST = f"expected a whole number up to {1 << 62}"
+
+
 def make(folder: Path, **options: Any) -> ReplayBuffer:
     arguments: dict[str, Any] = {"max_episodes": 4, "max_timesteps": 10, "fields": {"x": "float"}}
     return ReplayBuffer(folder, **(arguments | options))
@@ -42,59 +45,6 @@ def play(buffer: ReplayBuffer, *values: float, **metas: object) -> None:
     with buffer.one_episode(**metas):
         for value in values:
             buffer.store(x=value)
-
-
-def test_a_full_buffer_refuses_new_episodes_and_is_unchanged(tmp_path: Path) -> None:
-    """M2: neither store_episode nor one_episode overwrites the oldest episode."""
-    buffer = make(tmp_path, max_episodes=1)
-    full = r"max_episodes=1\b.*\b1\b"
-    buffer.store_episode(x=[1.0, 2.0, 3.0])
-    with pytest.raises(ValueError, match=full):
-        buffer.store_episode(x=[-1.0, -2.0])
-    with pytest.raises(ValueError, match=full), buffer.one_episode():
-        pass
-    assert episodes(buffer) == [[1.0, 2.0, 3.0]]
-
-
-def test_the_oldest_episode_is_kept_until_the_new_one_is_complete(tmp_path: Path) -> None:
-    """M3: in a full ring an unfinished episode is not visible and hides no other."""
-    buffer = make(tmp_path, max_episodes=2, circular=True)
-    play(buffer, 1.0, 2.0)
-    play(buffer, 3.0)
-    with buffer.one_episode():
-        assert episodes(buffer) == [[1.0, 2.0], [3.0]]
-        buffer.store(x=99.0)
-        assert episodes(buffer) == [[1.0, 2.0], [3.0]]
-    assert episodes(buffer) == [[99.0], [3.0]]  # by slot: the oldest one was in slot 0
-
-
-def test_a_killed_process_does_not_join_two_episodes(tmp_path: Path) -> None:
-    """M4: after three steps and a kill, the next episode of two steps has two steps."""
-    folder = tmp_path / "buffer"
-    code = (
-        "import os, sys\n"
-        "from stepwell.buffers.dropin.memmap import ReplayBuffer\n"
-        "buffer = ReplayBuffer(sys.argv[1], 4, 10, {'x': 'float'})\n"
-        "with buffer.one_episode():\n"
-        "    for value in (1.0, 2.0, 3.0):\n"
-        "        buffer.store(x=value)\n"
-        "    os.kill(os.getpid(), 9)\n"
-    )
-    assert subprocess.run([sys.executable, "-c", code, folder]).returncode == -9
-    buffer = ReplayBuffer.from_folder(folder)
-    assert buffer.num_episodes == 0
-    play(buffer, 100.0, 101.0)
-    assert episodes(buffer) == [[100.0, 101.0]]
-
-
-def test_opening_a_folder_again_keeps_its_episodes(tmp_path: Path) -> None:
-    """M5: stored episodes are removed only with overwrite=True."""
-    play(make(tmp_path), 1.0)
-    buffer = make(tmp_path)
-    assert episodes(buffer) == [[1.0]]
-    assert episodes(make(tmp_path, overwrite=True)) == []
-    with pytest.raises(ValueError, match=rf"{re.escape(str(tmp_path))}: .*\bclosed\b"):
-        buffer.store(x=1.0)
 
 
 def test_a_short_episode_takes_little_space(tmp_path: Path) -> None:
@@ -122,6 +72,15 @@ def test_a_step_does_not_sync_the_disk(tmp_path: Path, monkeypatch: pytest.Monke
         assert calls == []
     assert len(calls) == 1
     assert episodes(buffer)[1] == list(range(500))
+
+
+# A value that is stored for each kind, as what.
+HELD: dict[str, tuple[Any, Any]] = {
+    "int": (np.uint8(200), 200),
+    "uint8": (3.0, 3),
+    "bool": (1, True),
+    "float": ([0.1], np.float32(0.1)),
+}
 
 
 @pytest.mark.parametrize(
@@ -157,26 +116,7 @@ def test_a_number_that_the_dtype_cannot_hold_is_refused(
     with pytest.raises(ValueError, match=meta_field), buffer.one_episode() as later:
         later["m"] = value
     assert len(buffer) == 0
-
-
-@pytest.mark.parametrize(
-    ("kind", "value", "kept"),
-    [
-        ("int", 3.0, 3),
-        ("int", np.uint8(200), 200),
-        ("int", True, 1),
-        ("float", 0.1, np.float32(0.1)),
-        ("float", 7, 7.0),
-        ("float", float("inf"), np.inf),
-        ("bool", 1, True),
-        ("uint8", np.int64(255), 255),
-        ("float", [2.0], 2.0),
-    ],
-)
-def test_a_number_that_the_dtype_holds_is_stored(
-    tmp_path: Path, kind: str, value: Any, kept: Any
-) -> None:
-    buffer = make(tmp_path, fields={"x": kind}, meta_fields={"m": kind})
+    value, kept = HELD[kind]
     with buffer.one_episode(m=value):
         buffer.store(x=value)
     assert episodes(buffer) == [[kept]]
@@ -252,22 +192,6 @@ def test_a_forged_configuration_is_refused(
     for read_only in (True, False):
         with pytest.raises(StoreCorrupt, match=rf"replay_buffer\.json is damaged .*{words}"):
             ReplayBuffer.from_folder(tmp_path, read_only=read_only)
-
-
-@pytest.mark.parametrize(
-    ("limits", "name"),
-    [
-        ({"max_episodes": 10**20}, "max_episodes"),
-        ({"max_timesteps": 10**20}, "max_timesteps"),
-        ({"max_episodes": 1 << 40, "max_timesteps": 1 << 40, "circular": True}, "room for"),
-    ],
-)
-def test_limits_that_could_not_be_read_again_are_refused_before_any_file(
-    tmp_path: Path, limits: dict[str, int], name: str
-) -> None:
-    with pytest.raises(ValueError, match=rf"^{name}.*: expected a whole number up to {1 << 62}"):
-        make(tmp_path / "new", **limits)
-    assert not (tmp_path / "new").exists()
 
 
 def test_a_loader_refuses_episodes_that_were_overwritten(tmp_path: Path) -> None:
@@ -406,7 +330,8 @@ def test_the_folder_contains_a_stepwell_store(tmp_path: Path) -> None:
 
 
 def test_overwriting_frees_the_disk_space(tmp_path: Path) -> None:
-    play(make(tmp_path), 1.0)
+    before = make(tmp_path)
+    play(before, 1.0)
     buffer = make(tmp_path, overwrite=True)
     assert sorted(file.name for file in tmp_path.iterdir()) == [
         "LOCK",
@@ -415,12 +340,19 @@ def test_overwriting_frees_the_disk_space(tmp_path: Path) -> None:
     ]
     play(buffer, 5.0)
     assert episodes(ReplayBuffer.from_folder(tmp_path, read_only=True)) == [[5.0]]
+    with pytest.raises(ValueError, match=rf"{re.escape(str(tmp_path))}: .*\bclosed\b"):
+        before.store(x=1.0)
 
 
 def test_the_size_of_a_ring_is_bounded(tmp_path: Path) -> None:
+    limits = {"max_episodes": 50, "max_timesteps": 1, "circular": True}
+    short = make(tmp_path / "short", fields={"x": ("float", 640)}, **limits)
+    for _ in range(1500):
+        short.store_episode(x=np.zeros((1, 640)))
+    assert len(short.replay.storage.index) < 1000  # of 1,500: files hold 409
     fields = {"image": ("uint8", (64, 64))}
     options = {"max_episodes": 3, "max_timesteps": 8, "fields": fields, "circular": True}
-    buffer = make(tmp_path, **options)
+    buffer = make(tmp_path / "long", **options)
     noise = np.random.default_rng(0).integers(0, 256, (8, 64, 64), dtype=np.uint8)
     sizes = []
     for _ in range(300):
@@ -432,12 +364,30 @@ def test_the_size_of_a_ring_is_bounded(tmp_path: Path) -> None:
     assert (batch["image"].numpy() == noise).all()
 
 
-def test_a_ring_of_one_step_episodes_is_bounded(tmp_path: Path) -> None:
-    limits = {"max_episodes": 50, "max_timesteps": 1, "circular": True}
-    buffer = make(tmp_path, fields={"x": ("float", 640)}, **limits)
-    for _ in range(1500):
-        buffer.store_episode(x=np.zeros((1, 640)))
-    assert len(buffer.replay.storage.index) < 1000  # of 1,500: files hold 409
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"fields": {}}, r"^fields: .*one"),
+        ({"fields": {"x": "double"}}, r"'x'.*float, int, bool, uint8.*'double'"),
+        ({"fields": {"x": ("uint8", (), 0.5)}}, r"default.*'x'.*uint8.*\b0\.5"),
+        ({"fields": {"x": ("float", (0,))}}, r"'x'.*>= 1.*\(0,\)"),
+        ({"fields": {"_x": "float"}}, r"field.*'_x'"),
+        ({"fields": {"a b": "float"}}, r"field.*'a b'"),
+        ({"fields": {"m": "int"}}, r"fields.*meta_fields.*'m'"),
+        ({"max_episodes": 10**20}, f"^max_episodes.*: {MOST}"),
+        ({"max_timesteps": 10**20}, f"^max_timesteps.*: {MOST}"),
+        (
+            {"max_episodes": 1 << 40, "max_timesteps": 1 << 40, "circular": True},
+            f"^room for.*: {MOST}",
+        ),
+    ],
+)
+def test_fields_and_limits_that_could_not_be_read_again_are_refused_before_any_file(
+    tmp_path: Path, options: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(ValueError, match=problem):
+        make(tmp_path / "new", meta_fields={"m": "int"}, **options)
+    assert not (tmp_path / "new").exists()
 
 
 # Storing.
@@ -469,21 +419,6 @@ def test_stored_values_are_copies(tmp_path: Path) -> None:
             buffer.store(x=frame)
     assert episodes(buffer) == [[[0, 0], [1, 1], [2, 2]]]
     assert metas(buffer, "m") == [[1, 1]]
-
-
-def test_fields_that_cannot_be_stored_are_refused(tmp_path: Path) -> None:
-    for fields, problem in [
-        ({}, r"^fields: .*one"),
-        ({"x": "double"}, r"'x'.*float, int, bool, uint8.*'double'"),
-        ({"x": ("uint8", (), 0.5)}, r"default.*'x'.*uint8.*\b0\.5"),
-        ({"x": ("float", (0,))}, r"'x'.*>= 1.*\(0,\)"),
-        ({"_x": "float"}, r"field.*'_x'"),
-        ({"a b": "float"}, r"field.*'a b'"),
-        ({"m": "int"}, r"fields.*meta_fields.*'m'"),
-    ]:
-        with pytest.raises(ValueError, match=problem):
-            make(tmp_path / "no", fields=fields, meta_fields={"m": "int"})
-    assert not (tmp_path / "no").exists()
 
 
 @pytest.mark.parametrize(
