@@ -14,10 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
-import numpy as np
-from gymnasium import spaces
-
 import stepwell as sw
 from stepwell.collectors.loop.vector_envs import Vector
 from support.actor_hosts import descendants
@@ -49,27 +45,6 @@ class FaultyWalk(Walk):
         return super().step(action)
 
 
-class NoiseEnv(gym.Env[np.ndarray, np.int64]):
-    """Shows 200 kB of noise, which no codec makes smaller; its episodes do not end."""
-
-    def __init__(self) -> None:
-        self.observation_space = spaces.Box(0, 255, (200_000,), np.uint8)
-        self.action_space = spaces.Discrete(2)
-        self._noise = np.frombuffer(np.random.default_rng(0).bytes(300_000), np.uint8)
-
-    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
-        super().reset(seed=seed)
-        begin = int(self.np_random.integers(100_000))
-        return self._noise[begin : begin + 200_000], {}
-
-    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        return self.reset()[0], 0.0, False, False, {}
-
-
-def noise_envs() -> Any:
-    return sw.make_vec(NoiseEnv, 1, num_workers=0)
-
-
 FAULTS: dict[str, Callable[[], Any]] = {
     "none": lambda: None,
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
@@ -87,11 +62,6 @@ def slow_walks(seconds: float = 0.0, num_workers: int = 0) -> Vector:
 
 def faulty_walks(fault: str, flag: Path) -> Vector:
     return sw.make_vec(partial(FaultyWalk, 0.0, fault, flag), NUM_ENVS, num_workers=0)
-
-
-def hanging_envs() -> Vector:
-    time.sleep(1000)
-    raise AssertionError
 
 
 @contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import re
-import resource
 import signal
 import sys
 import threading
@@ -21,8 +20,6 @@ import pytest
 import stepwell as sw
 from stepwell.buffers import SequenceReplayBuffer
 from stepwell.buffers.storage.disk.storage import DiskStorage
-from stepwell.collectors.distributed.collector import GroupLost
-from stepwell.collectors.distributed.delivery import Mirror
 from stepwell.collectors.distributed.local_collector import LocalCollector
 from support.actor_hosts import descendants, left_of
 from support.crash.other_processes import line_of, python
@@ -31,9 +28,7 @@ from support.groups import Asked, Walk, Weighted, one_process
 from support.local_groups import (
     NUM_ENVS,
     faulty_walks,
-    hanging_envs,
     killing,
-    noise_envs,
     slow_walks,
 )
 
@@ -51,9 +46,6 @@ def local(
     return LocalCollector(make_envs, make_policy, replay, **given)
 
 
-CALLS = [Asked("steps", STEPS), Asked("episodes", 40), Asked("rollout", 30), Asked("steps", 100)]
-
-
 def play(collector: LocalCollector, calls: Sequence[Asked]) -> None:
     for call in calls:
         if call.kind == "rollout":
@@ -65,23 +57,6 @@ def play(collector: LocalCollector, calls: Sequence[Asked]) -> None:
 def truth(*calls: Asked) -> str:
     """Digest of what one process collects."""
     return one_process(slow_walks, sw.RandomPolicy, SEED, GROUPS, calls).digest
-
-
-@pytest.mark.proof
-def test_any_number_of_processes_collects_what_one_process_does() -> None:
-    digests = set[str]()
-    for processes in (1, 2, 3):
-        replay = SequenceReplayBuffer()
-        with local(replay, processes=processes) as collector:
-            play(collector, CALLS)
-            digests.add(collector.report.digest)
-            assert collector.report.digest == replay.digest()
-            assert collector.report.actors == processes
-    assert digests == {truth(*CALLS)}
-    other = SequenceReplayBuffer()
-    with local(other, groups=2) as collector:
-        play(collector, CALLS)
-    assert other.digest() not in digests
 
 
 def test_processes_are_by_default_one_for_each_core_and_groups_as_many(
@@ -149,14 +124,6 @@ def test_a_death_changes_nothing_but_the_report(
     assert report.reseeded == 0
     assert report.digest == replay.digest() == truth(Asked("steps", STEPS))
     assert re.search(f"actor-. died: .*{cause}", caplog.text)
-
-
-@pytest.mark.proof
-def test_a_group_that_never_begins_is_given_up() -> None:
-    with pytest.raises(GroupLost, match=r"max_restarts=1.*no answer within 3 s"):
-        with local(SequenceReplayBuffer(), hanging_envs, start_seconds=3, max_restarts=1) as all_:
-            all_.collect(steps=10)
-    assert left_of(descendants(os.getpid())) == []
 
 
 @pytest.mark.proof
@@ -289,32 +256,6 @@ def test_a_driver_that_is_killed_leaves_no_process_and_what_was_stored(
 
 
 # Back-pressure.
-
-
-@pytest.mark.proof
-@pytest.mark.parametrize("pieces", [60, pytest.param(2000, marks=pytest.mark.full)])
-def test_a_slow_mirror_holds_the_actors_back(pieces: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    used: list[int] = []
-    waiting: list[int] = []
-    add = Mirror.add
-
-    def add_slowly(*arguments: Any) -> None:
-        time.sleep(0.05)
-        waiting.append(collector._delivery.waiting_bytes)
-        used.append(int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize())
-        add(*arguments)
-
-    monkeypatch.setattr(Mirror, "add", add_slowly)
-    replay = SequenceReplayBuffer(capacity=64, codecs={"observation": "raw"})
-    with local(replay, noise_envs, processes=3) as collector:
-        with collector.running() as run:
-            while len(used) < pieces:
-                assert run.steps >= 0  # an error of the run is raised here
-                time.sleep(0.01)
-    assert max(waiting) < 16_000_000
-    if pieces > 100:  # memory of the process: it takes what it needs, and then no more
-        half = pieces // 2
-        assert max(used[half:]) - max(used[:half]) < 16_000_000
 
 
 def globally_random_envs() -> Any:
