@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import io
-import pickle
 import re
 import tracemalloc
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -61,17 +61,6 @@ def test_a_path_and_its_bytes_give_the_same_cartridge(tmp_path: Path) -> None:
         assert Cartridge.read(rom) == dataclasses.replace(of_bytes, name="My Game.nes")
 
 
-def test_a_cartridge_can_be_sent_to_a_worker() -> None:
-    cartridge = Cartridge.read(ROM)
-    assert pickle.loads(pickle.dumps(cartridge)) == cartridge
-
-
-def test_the_hash_is_of_the_file_as_it_is() -> None:
-    dirty = ROM + b"a note behind the last bank"
-    assert Cartridge.read(dirty).data == dirty
-    assert Cartridge.read(dirty).sha256 == hashlib.sha256(dirty).hexdigest()
-
-
 @pytest.mark.parametrize(
     ("data", "facts"),
     [
@@ -98,31 +87,36 @@ def test_the_header_is_read(data: bytes, facts: dict[str, object]) -> None:
     assert cartridge.cleaned() == data
 
 
+def named(name: bytes) -> bytes:
+    """The demonstration with a dumping tool's name in its header."""
+    return ROM[:7] + name.ljust(9, b"\0")[:9] + BANKS
+
+
 @pytest.mark.parametrize(
-    "name", [b"DiskDude!", b"Disk", b"demiforce", b"NI 2.1\0\0\0", b"\0\0\0\0\0aster"]
+    ("dirty", "mapper", "head"),
+    [
+        *(
+            (named(name), 0, ROM[:16])
+            for name in (b"DiskDude!", b"Disk", b"demiforce", b"NI 2.1\0\0\0", b"\0\0\0\0\0aster")
+        ),
+        # Byte 7 may belong to a name or to the mapper, so it is not used; garbage in byte 11 alone
+        # is no name.
+        (header(b6=0x41, b7=0x40, b12=0x61, b15=0x72) + BANKS, 4, header(b6=0x41)),
+        (header(b6=0x21, b7=0x40, b11=9) + BANKS, 66, header(b6=0x21, b7=0x40)),
+        # Behind the last bank.
+        *(
+            (ROM + tail, 0, ROM[:16])
+            for tail in (b"\0", bytes(128), b"Title of the game".ljust(128, b"\0"))
+        ),
+    ],
+    ids=range(10),
 )
-def test_a_dumping_tools_name_in_the_header_is_no_mapper(name: bytes) -> None:
-    dirty = ROM[:7] + name.ljust(9, b"\0")[:9] + BANKS
+def test_what_is_no_part_of_the_game_is_left_out(dirty: bytes, mapper: int, head: bytes) -> None:
     cartridge = Cartridge.read(dirty)
-    assert (cartridge.mapper, cartridge.header, cartridge.region) == (0, "iNES", "NTSC")
-    assert cartridge.cleaned() == ROM
+    assert (cartridge.mapper, cartridge.header, cartridge.region) == (mapper, "iNES", "NTSC")
+    assert cartridge.cleaned() == head + BANKS
     assert cartridge.data == dirty
-
-
-def test_a_name_that_begins_behind_the_mapper_takes_the_high_nibble_with_it() -> None:
-    """Byte 7 may belong to the name or to the mapper, so it is not used."""
-    cartridge = Cartridge.read(header(b6=0x41, b7=0x40, b12=0x61, b15=0x72) + BANKS)
-    assert (cartridge.mapper, cartridge.cleaned()[7:16]) == (4, bytes(9))
-
-
-def test_garbage_in_byte_11_alone_is_cleared_and_the_mapper_stays() -> None:
-    cartridge = Cartridge.read(header(b6=0x21, b7=0x40, b11=9) + BANKS)
-    assert (cartridge.mapper, cartridge.cleaned()[:16]) == (66, header(b6=0x21, b7=0x40))
-
-
-@pytest.mark.parametrize("tail", [b"\0", bytes(128), b"Title of the game".ljust(128, b"\0")])
-def test_what_stands_behind_the_last_bank_is_left_out(tail: bytes) -> None:
-    assert Cartridge.read(ROM + tail).cleaned() == ROM
+    assert cartridge.sha256 == hashlib.sha256(dirty).hexdigest()
 
 
 def test_a_zip_with_one_game_in_it_is_read(tmp_path: Path) -> None:
@@ -135,6 +129,20 @@ def test_a_zip_with_one_game_in_it_is_read(tmp_path: Path) -> None:
 
 # --- what is refused ---
 
+
+def damaged_zip() -> bytes:
+    data = bytearray(zipped(a_nes=ROM))
+    data[30 + len("a.nes")] |= 0b110  # a kind of block that does not exist
+    return bytes(data)
+
+
+def locked_zip() -> bytes:
+    data = bytearray(zipped(a_nes=ROM))
+    for mark, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        data[data.index(mark) + flags] |= 1
+    return bytes(data)
+
+
 # The data, and the parts of the error message, in order.
 REFUSED = {
     "empty": (b"", "'NES' and 0x1A, got an empty file"),
@@ -145,6 +153,8 @@ REFUSED = {
     "zip of a broken game": (zipped(a_nes=ROM[:-1]), "a.nes|24,592 bytes|got 24,591;"),
     "zip of a zip": (zipped(a_nes=zipped(a_nes=ROM)), "a.nes|got a .zip"),
     "broken zip": (zipped(a_nes=ROM)[:200], ".zip|got: File is not a zip file"),
+    "damaged zip": (damaged_zip(), ".zip|invalid block type"),
+    "locked zip": (locked_zip(), ".zip|password"),
     "unif": (b"UNIF" + bytes(40), "UNIF"),
     "fds": (b"FDS\x1a" + bytes(40), "Famicom Disk System"),
     "bare disk": (b"\x01*NINTENDO-HVC*" + bytes(40), "Famicom Disk System"),
@@ -204,21 +214,22 @@ def test_a_file_that_is_cut_short_says_how_short(length: int) -> None:
         Cartridge.read(ROM[:length])
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"nowhere\.nes") as error:
-        Cartridge.read(tmp_path / "nowhere.nes")
-    assert one_sentence(str(error.value))
-
-
-def test_a_folder_is_no_game(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"\.nes.*folder"):
-        Cartridge.read(tmp_path)
-
-
-@pytest.mark.parametrize("rom", [None, 3, bytearray(ROM), [ROM]])
-def test_what_is_neither_path_nor_bytes_is_refused(rom: object) -> None:
-    with pytest.raises(TypeError, match=rf"rom .*path or bytes.*got {type(rom).__name__}"):
-        Cartridge.read(rom)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+@pytest.mark.parametrize(
+    ("rom", "error", "words"),
+    [
+        (Path("nowhere.nes"), FileNotFoundError, r"nowhere\.nes"),
+        (Path(), ValueError, r"\.nes.*folder"),
+        *(
+            (rom, TypeError, rf"rom .*path or bytes.*got {type(rom).__name__}")
+            for rom in (None, 3, bytearray(ROM), [ROM])
+        ),
+    ],
+    ids=range(6),
+)
+def test_what_is_no_file_is_refused(rom: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words) as caught:
+        Cartridge.read(rom)
+    assert one_sentence(str(caught.value))
 
 
 @pytest.mark.proof
@@ -236,22 +247,6 @@ def test_a_file_larger_than_any_cartridge_is_not_read_whole(tmp_path: Path) -> N
         assert tracemalloc.get_traced_memory()[1] < 4 * LARGEST
     finally:
         tracemalloc.stop()
-
-
-def test_a_zip_that_cannot_be_unpacked_is_refused() -> None:
-    damaged = bytearray(zipped(a_nes=ROM))
-    damaged[30 + len("a.nes")] |= 0b110  # a kind of block that does not exist
-    with pytest.raises(ValueError, match=r"bytes .*\.zip.*invalid block type") as error:
-        Cartridge.read(bytes(damaged))
-    assert one_sentence(str(error.value))
-
-
-def test_a_zip_with_a_password_is_refused() -> None:
-    locked = bytearray(zipped(a_nes=ROM))
-    for mark, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
-        locked[locked.index(mark) + flags] |= 1
-    with pytest.raises(ValueError, match=r"\.zip.*password"):
-        Cartridge.read(bytes(locked))
 
 
 # --- which backend plays it ---

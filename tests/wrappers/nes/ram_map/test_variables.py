@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from typing import Any
 
@@ -117,13 +116,7 @@ def test_wrap_and_mask_are_positive(name: str, value: int) -> None:
         dataclasses.replace(Variable(0, "|u1"), **{name: value})  # type: ignore[arg-type]
 
 
-def test_its_recipe_is_json_and_holds_what_was_given() -> None:
-    assert Variable(1, "|u1").recipe() == {"address": 1, "type": "|u1"}
-    full = Variable(1, "|u1", wrap=4, mask=3).recipe()
-    assert json.loads(json.dumps(full)) == {"address": 1, "type": "|u1", "wrap": 4, "mask": 3}
-
-
-A, B, C = ({"address": address, "type": "|i1"} for address in (0, 1, 2))
+A = {"address": 0, "type": "|i1"}
 NUMBERS = range(-4, 5)
 
 
@@ -155,11 +148,3 @@ def test_an_operation_pays_and_ends_as_the_model_says(op: str | None, measuremen
             expected = sum(game_model.pays(tables, new, old).values())
             found = advanced(tables, old, new)
             assert found == (expected, game_model.is_over(tables, new, old)), (reference, number)
-
-
-ZERO: dict[str, Any] = {name: {"op": "zero"} for name in "abc"}
-
-
-def test_a_map_whose_condition_says_nothing_of_combining_means_any() -> None:
-    tables = {"vars": {"a": A, "b": B}, "terminated": {"a": ZERO["a"], "b": ZERO["b"]}}
-    assert advanced(tables, ram(1, 1), ram(0, 1))[1]
