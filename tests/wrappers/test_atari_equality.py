@@ -102,21 +102,3 @@ def test_both_backends_agree_on_many_games(game: str) -> None:
     assert len(GAMES) >= 20
     ends, _ = compare(settings(game=game, max_frames=4000), steps=1200)
     assert ends >= 1
-
-
-@pytest.mark.proof
-@pytest.mark.parametrize("fire_reset", [False, True])
-def test_the_recorded_noops_lead_to_the_first_observation(fire_reset: bool) -> None:
-    chosen = settings(noop_max=30, fire_reset=fire_reset, frame_stack=1, sticky=0.0, size=None)
-    native = NativeAtari(chosen, 2, 1)
-    python = SyncVectorEnv([functools.partial(atari_env, chosen)] * 2)
-    emulator = atari_env(settings(frame_skip=1, frame_stack=1, sticky=0.0, size=None))
-    emulator.reset(seed=0)
-    for envs in (native, python):
-        observation, info = envs.reset(seed=1)
-        for first, noops in zip(observation, info["noops"], strict=True):
-            again, _ = emulator.reset()
-            for action in [1] * fire_reset + [0] * noops:
-                again = emulator.step(action)[0]
-            np.testing.assert_array_equal(first, again)
-        assert info["_noops"].all()

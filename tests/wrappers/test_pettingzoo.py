@@ -90,17 +90,6 @@ def test_a_recorded_env_stores_the_same_fields_without_being_asked() -> None:
     assert_as_logged(episode)
 
 
-@pytest.mark.proof
-def test_what_was_stored_is_proven_by_playing_it_again() -> None:
-    replay = sw.SequenceReplayBuffer()
-    envs = sw.make_vec(joint_env, 2, num_workers=0)
-    with sw.Collector(envs, sw.RandomPolicy(), replay, seed=3) as collector:
-        collector.collect(steps=100)
-    proofs = list(sw.resimulate(replay, env=joint_env))
-    assert len(proofs) == len(list(replay.iter_episodes())) > 5
-    assert all(proof.is_equal for proof in proofs)
-
-
 class Ending(ComingAndGoing):
     """Both agents end in the first step, as the flags say."""
 

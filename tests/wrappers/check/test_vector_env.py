@@ -45,11 +45,6 @@ def cartpoles(kind: Any = SyncVectorEnv, **kwargs: Any) -> VectorEnv[Any, Any, A
     return envs
 
 
-def declare(envs: VectorEnv[Any, Any, Any], mode: object) -> VectorEnv[Any, Any, Any]:
-    """The same vector env with another declaration."""
-    return Declared(envs, mode)
-
-
 @pytest.mark.proof
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
@@ -66,27 +61,22 @@ def test_gymnasiums_vector_envs_do_what_they_declare(mode: AutoresetMode, kind: 
 
 
 @pytest.mark.parametrize(
-    ("practised", "declared"),
+    ("practised", "declared", "told"),
     [
-        (AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP),
-        (AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP),
+        (AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, "SAME_STEP"),
+        (AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP, "NEXT_STEP"),
+        (AutoresetMode.NEXT_STEP, None, "declared nothing"),
     ],
 )
-def test_a_wrong_declaration_is_found(practised: AutoresetMode, declared: AutoresetMode) -> None:
-    report = check(declare(cartpoles(autoreset_mode=practised), declared))
+def test_a_wrong_or_missing_declaration_is_found(
+    practised: AutoresetMode, declared: AutoresetMode | None, told: str
+) -> None:
+    report = check(Declared(cartpoles(autoreset_mode=practised), declared))
     assert report.autoreset == MODES[practised]
+    assert report.declared == (declared and declared.name)
     assert not report.is_fine
     assert "metadata['autoreset_mode']" in str(report)
-    assert declared.name in str(report)
-
-
-def test_a_missing_declaration_is_found() -> None:
-    report = check(declare(cartpoles(), None))
-    assert report.declared is None
-    assert report.autoreset == "next_step"
-    assert not report.is_fine
-    assert "metadata['autoreset_mode']" in str(report)
-    assert "declared nothing" in str(report)
+    assert told in str(report)
 
 
 class NoFinal(gym.vector.VectorWrapper[Any, Any, Any]):
