@@ -61,26 +61,6 @@ def test_observations_that_are_no_arrays_pass_when_nothing_is_pooled() -> None:
     env = FrameSkip(gymnasium.make("Blackjack-v1"), 1, pool="none")
     observation, _ = env.reset(seed=0)
     assert env.observation_space.contains(observation)
-    with pytest.raises(ValueError, match=r"Box.*pool='none'"):
-        FrameSkip(gymnasium.make("Blackjack-v1"), 1)
-
-
-@pytest.mark.parametrize(
-    ("wrapper", "arguments", "message"),
-    [
-        (FrameSkip, {"skip": 0}, "skip: .*1.*got 0"),
-        (FrameSkip, {"pool": "mean"}, "pool: .*'max'.*'none'.*'mean'"),
-        (FrameStack, {"size": 0}, "size: .*1.*got 0"),
-        (FrameStack, {"padding": "reset"}, "padding: .*'zero'.*'repeat'.*'reset'"),
-    ],
-)
-def test_bad_arguments_are_refused(wrapper: Any, arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        wrapper(Script([[0]]), **arguments)
-
-
-# pyright: reportPossiblyUnboundVariable=false, reportUnknownMemberType=false
-# pyright: reportUnknownArgumentType=false, reportUnknownVariableType=false
 
 
 Padding = Literal["zero", "repeat"]
@@ -113,8 +93,3 @@ def test_a_stack_does_not_change_with_the_next_step() -> None:
     first, _ = env.reset()
     env.step(0)
     assert levels(first) == [0, 5]
-
-
-def test_an_observation_that_is_no_array_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"FrameStack.*Box.*Tuple"):
-        FrameStack(gymnasium.make("Blackjack-v1"), 2)

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import strategies as st
 
 from demo_rom import write_demo
-from stepwell.wrappers import FrameStack, make_atari
+from stepwell.wrappers import FrameStack
 from stepwell.wrappers import atari_snapshots as atari
 from stepwell.wrappers import snapshots as module
 from stepwell.wrappers.atari import atari_env
@@ -122,23 +122,6 @@ def test_the_action_that_is_held_belongs_to_the_snapshot(monkeypatch: pytest.Mon
     with pytest.raises(AssertionError):
         compare(one, [other], np.random.default_rng(0), 40)
     assert any(held)
-
-
-@pytest.mark.proof
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_vector_envs_have_snapshots_in_their_infos(num_workers: int) -> None:
-    envs = make_atari("Pong", 2, backend="python", num_workers=num_workers, snapshots=True)
-    plain = make_atari("Pong", 2, backend="python", num_workers=num_workers)
-    try:
-        assert envs.metadata["stepwell"] == plain.metadata["stepwell"]
-        _, info = envs.reset(seed=0)
-        assert info["_snapshot"].all()
-        assert "snapshot" not in plain.reset(seed=0)[1]
-        assert all(isinstance(one, bytes) and len(one) < 400 for one in info["snapshot"])
-        assert "snapshot" not in envs.step(np.zeros(2, np.int64))[4]
-    finally:
-        envs.close()
-        plain.close()
 
 
 def nes_env(

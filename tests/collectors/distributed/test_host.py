@@ -191,6 +191,19 @@ def test_a_piece_of_a_run_waits_for_no_more_rows_than_come_in_a_second(
     assert [piece.number for piece in pieces] == list(range(1_000))
 
 
+def test_a_run_sends_rows_that_have_waited_with_the_newest_weights() -> None:
+    long = partial(walks, 2, longest=1000)
+    host, run = begun(long, Weighted, flush_seconds=0.0), Call(0, "run")
+    for version in (0, 2, 5):
+        if version:
+            host.load(version, {"w": version / 10})
+        piece, _ = host.advance(0, run)
+        assert (piece.is_last, piece.version) == (False, version)
+        assert piece.chunks > 0
+    last, _ = host.finish(0)
+    assert (last.is_last, last.call, last.version) == (True, 0, 5)
+
+
 # Errors
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import random
-import re
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,6 @@ from support.envs.fakes import GlobalRandomEnv
 from support.groups import Asked, Walk, Weighted, one_process
 from support.local_groups import (
     NUM_ENVS,
-    faulty_walks,
     killing,
     slow_walks,
 )
@@ -44,14 +42,6 @@ def local(
 ) -> LocalCollector:
     given: dict[str, Any] = {"groups": GROUPS, "processes": 2, "seed": SEED, **options}
     return LocalCollector(make_envs, make_policy, replay, **given)
-
-
-def play(collector: LocalCollector, calls: Sequence[Asked]) -> None:
-    for call in calls:
-        if call.kind == "rollout":
-            collector.rollout(call.amount)
-        else:
-            collector.collect(**{call.kind: call.amount})  # type: ignore[arg-type]
 
 
 def truth(*calls: Asked) -> str:
@@ -75,55 +65,29 @@ def test_processes_are_by_default_one_for_each_core_and_groups_as_many(
             assert words in repr(collector)
 
 
+def holding(lock: object) -> Any:
+    return lambda *_: lock
+
+
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "error", "words"),
     [
-        ({"processes": 4}, "processes: .* 3 groups, got 4"),
-        ({"processes": 0}, "processes: .*>= 1, got 0"),
-        ({"groups": 0.5}, "groups: .*got 0.5"),
-        ({"shard": (1, 5000)}, "groups.*15000"),
+        ({"processes": 4}, ValueError, "processes: .* 3 groups, got 4"),
+        ({"processes": 0}, ValueError, "processes: .*>= 1, got 0"),
+        ({"groups": 0.5}, ValueError, "groups: .*got 0.5"),
+        ({"shard": (1, 5000)}, ValueError, "groups.*15000"),
+        *(  # it cannot be sent
+            ({name: holding(threading.Lock())}, TypeError, f"^{name}: .*lock[^\n]*$")
+            for name in ("make_envs", "make_policy", "metadata")
+        ),
     ],
+    ids=range(7),
 )
-def test_numbers_out_of_range_are_refused(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        local(None, **options)
-
-
-@pytest.mark.parametrize("name", ["make_envs", "make_policy", "metadata"])
-def test_what_cannot_be_sent_is_named_in_one_sentence(name: str) -> None:
-    lock = threading.Lock()
-    options: dict[str, Any] = {"make_envs": slow_walks, name: lambda *_: lock}
-    with pytest.raises(TypeError, match=rf"^{name}: .*lock") as raised:
-        local(None, **options)
-    assert "\n" not in str(raised.value)
-
-
-# Faults at a place that the env chooses.
-
-
-@pytest.mark.proof
-@pytest.mark.parametrize(
-    ("fault", "cause"),
-    [
-        ("kill", "signal 9, SIGKILL"),
-        ("exit", "exit code 3"),
-        ("segv", "signal 11, SIGSEGV"),
-        ("stop", "no answer within 3 s"),
-        ("hang", "no answer within 3 s"),
-        ("hang in C", "no answer within 3 s"),
-    ],
-)
-def test_a_death_changes_nothing_but_the_report(
-    fault: str, cause: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_wrong_options_are_refused(
+    options: dict[str, Any], error: type[Exception], words: str
 ) -> None:
-    replay = SequenceReplayBuffer()
-    make_envs = partial(faulty_walks, fault, tmp_path / "flag")
-    with local(replay, make_envs, answer_seconds=3.0) as collector:
-        report = collector.collect(steps=STEPS)
-    assert report.deaths >= 1
-    assert report.reseeded == 0
-    assert report.digest == replay.digest() == truth(Asked("steps", STEPS))
-    assert re.search(f"actor-. died: .*{cause}", caplog.text)
+    with pytest.raises(error, match=words):
+        local(None, **options)
 
 
 @pytest.mark.proof
@@ -158,8 +122,9 @@ def test_kills_at_any_time_of_synchronous_calls_change_nothing(seed: int) -> Non
     calls = [Asked("steps", 1500), Asked("rollout", 20), Asked("episodes", 90)]
     # A kill of a host takes its keeper with it, and there may be two in one start.
     with killing(seed, within=3.0, count=3), local(replay, make_envs, max_restarts=9) as collector:
-        play(collector, calls)
-        digest = collector.report.digest
+        collector.collect(steps=1500)
+        collector.rollout(20)
+        digest = collector.collect(episodes=90).digest
     assert digest == replay.digest() == truth(*calls)
 
 

@@ -16,6 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -230,23 +231,21 @@ def test_resources_that_no_node_has_are_short(cluster: RayNodes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("resources", "words"),
+    ("options", "error", "words"),
     [
-        ({"num_cpus": -1}, "got 'num_cpus': -1"),
-        ({"num_cpus": float("inf")}, "got 'num_cpus': inf"),
-        ({"door": "two"}, "got 'door': 'two'"),
-        ({"CPU": 1}, "'num_cpus'"),
+        ({"resources": {"num_cpus": -1}}, ValueError, "got 'num_cpus': -1"),
+        ({"resources": {"num_cpus": float("inf")}}, ValueError, "got 'num_cpus': inf"),
+        ({"resources": {"door": "two"}}, ValueError, "got 'door': 'two'"),
+        ({"resources": {"CPU": 1}}, ValueError, "'num_cpus'"),
+        ({"resources": "gpu"}, TypeError, "resources"),
+        ({"address": 3}, TypeError, "address"),
     ],
 )
-def test_resources_are_numbers(resources: dict[str, float], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        RayEngine(resources=resources)
-
-
-@pytest.mark.parametrize("wrong", [{"resources": "gpu"}, {"address": 3}])
-def test_options_of_other_types_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(TypeError, match=next(iter(wrong))):
-        RayEngine(**wrong)
+def test_wrong_options_are_refused(
+    options: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        RayEngine(**options)
 
 
 def test_the_address_is_that_of_the_connection(cluster: RayNodes) -> None:
@@ -349,72 +348,6 @@ def test_without_an_address_it_starts_a_ray_of_its_own_and_ends_it() -> None:
 
 
 SEED, GROUPS, ENVS = 5, 3, 2
-CALLS = (
-    Asked("steps", 300),
-    Asked("rollout", 5, version=1),
-    Asked("seeds", seeds=(3, 1, 4, 1, 5), version=1),
-    Asked("episodes", 20, version=2),
-)
-WEIGHTS = {1: {"w": 0.3}, 2: {"w": 0.8}}
-
-
-@pytest.mark.parametrize("actors", [1, 2])
-def test_the_data_is_that_of_one_process(cluster: RayNodes, actors: int) -> None:
-    model = one_process(walks, Weighted, SEED, GROUPS, CALLS, weights=WEIGHTS)
-    replay = sw.SequenceReplayBuffer()
-    with sw.RayCollector(
-        walks,
-        Weighted,
-        replay,
-        groups=GROUPS,
-        actors=actors,
-        seed=SEED,
-        address=cluster.address,
-    ) as collector:
-        collector.collect(steps=300)
-        rollout = collector.rollout(5, weights=WEIGHTS[1])
-        collector.collect(seeds=CALLS[2].seeds)
-        report = collector.collect(episodes=20, weights=WEIGHTS[2])
-    assert report.digest == replay.digest() == model.digest
-    expected = np.concatenate([one.observation for one in model.rollouts[1]], axis=1)
-    assert np.array_equal(rollout.observation, expected)
-    rollout.reward += 1  # as one of a Collector, it is the learner's own
-
-
-class Timer(threading.Thread):
-    """Calls a function once a replay has so many steps."""
-
-    def __init__(
-        self, replay: sw.SequenceReplayBuffer, steps: int, function: Callable[[], None]
-    ) -> None:
-        super().__init__()
-        self.replay, self.steps, self.function = replay, steps, function
-        self.ends = False
-        self.error: BaseException | None = None
-        self.is_done = False
-
-    def run(self) -> None:
-        try:
-            while self.replay.steps < self.steps:
-                if self.ends:
-                    return
-                time.sleep(0.005)
-            self.function()
-            self.is_done = True
-        except BaseException as error:
-            self.error = error
-
-    def __enter__(self) -> Timer:
-        self.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.ends = True
-        self.join()
-        if self.error:
-            raise self.error
-
-
 DEATHS = by_tier(1, 1, 20)
 CALL_STEPS, TIMES = 2_000, 4  # steps of a call, and how often it is made
 
@@ -449,7 +382,11 @@ def one_death(cluster: RayNodes, kill: Callable[..., None], notes: Path, rng: ra
     replay = sw.SequenceReplayBuffer()
     victims: list[tuple[int, str]] = []
 
+    # A group sends its share of a call in few pieces: so one of several calls is struck.
+    at = rng.randrange(1, CALL_STEPS * (TIMES - 1))
+
     def strike() -> None:
+        assert eventually(lambda: replay.steps >= at)
         time.sleep(rng.random() * 0.2)
         victims.append(rng.choice(noted(notes)))
         kill(cluster, *victims[0])
@@ -464,10 +401,10 @@ def one_death(cluster: RayNodes, kill: Callable[..., None], notes: Path, rng: ra
         address=cluster.address,
         answer_seconds=5,
     ) as collector:
-        # A group sends its share of a call in few pieces: so one of several calls is struck.
-        with Timer(replay, rng.randrange(1, CALL_STEPS * (TIMES - 1)), strike) as timer:
+        with ThreadPoolExecutor(1) as pool:
+            struck = pool.submit(strike)
             reports = [collector.collect(steps=CALL_STEPS) for _ in range(TIMES)]
-        assert timer.is_done
+            struck.result()
         assert reports[-1].digest == replay.digest() == expected_digest()
         assert sum(report.steps for report in reports) == replay.steps
         if kill is kill_node:

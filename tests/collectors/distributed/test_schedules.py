@@ -65,7 +65,7 @@ def plan_of(number: int) -> Plan:
     policy = rng.choice((Weighted, Counting, uniform))
     calls: list[Asked] = []
     version = 0
-    for _ in range(rng.randint(1, 3)):
+    for _ in range(rng.randint(2, 4)):
         version += policy is not uniform and rng.random() < 0.4
         kind: CallKind = rng.choice(KINDS)
         amount = {"steps": rng.randint(1, 50), "episodes": rng.randint(1, 6)}.get(kind, 0)
@@ -86,9 +86,9 @@ def plan_of(number: int) -> Plan:
         make_envs=functools.partial(walks, num_envs, rng.choice(MODES), rng.choice(WALKS)),
         policy=policy,
         calls=tuple(calls),
-        chunk_rows=rng.choice((3, 5, 512)),
+        chunk_rows=rng.choice((3, 5, 512, 512)),
         piece_rows=rng.choice((1, 1, 7, 20, 4_096)),
-        capacity=rng.choice((None, None, 100)),
+        capacity=rng.choice((None, 100)),
         options=options,
     )
 
@@ -209,7 +209,7 @@ def make_call(
         collector.collect(**goal, weights=weights)
 
 
-@given(st.integers(0, 29), st.integers(0, 2**48))
+@given(st.integers(0, 59), st.integers(0, 2**48))
 @settings(max_examples=SCHEDULES, phases=[Phase.generate])  # shrinking a seed says nothing
 def test_collectors_that_follow_each_other_store_what_one_process_stores(
     number: int, seed: int
@@ -255,8 +255,10 @@ def test_collectors_that_follow_each_other_store_what_one_process_stores(
         assert replay.digest() == digest
     else:  # a sixteenth of it is evicted at a time
         assert max(rows for _, _, rows, _ in stored) <= plan.capacity // 16
-    assert len(replay.sessions) == 1
-    assert state["groups"][0]["seed"] == str(SEED)
+    (facts,) = replay.sessions
+    assert (facts["groups"], facts["num_envs"]) == (plan.groups, plan.groups * plan.num_envs)
+    assert facts.get("shard") == (plan.options["shard"] and [*plan.options["shard"]])
+    assert facts["seed"] == state["groups"][0]["seed"] == str(SEED)
     assert state["total_steps"] == expected.model.replay.steps
     *_, last = played = list(expected.model.episodes.values())
     assert len({each.episode for each in ended}) == len(ended)

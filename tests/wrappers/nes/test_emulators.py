@@ -6,6 +6,7 @@ import hashlib
 import importlib.metadata
 import multiprocessing
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,13 +31,13 @@ from support.envs.nes_backends import (
     random_frames,
     trajectory,
 )
+from support.envs.nes_envs import env_of, episode, random_actions
 
 ROM = build_rom()
 MIRRORED = ROM[:6] + bytes([ROM[6] ^ 1]) + ROM[7:]  # another cartridge, with the same program
 # The stack page holds what the emulator's memory held at power-on: it differs between emulators.
 STACK = slice(0x100, 0x200)
-GAME = random_frames(984, seed=4)  # up to the frame in which the world's end is reached
-# Hash of the RAM (without the stack) after each frame of GAME, behind the boot script.
+# Hash of the RAM (without the stack) after each frame of an episode, behind the boot script.
 GOLDEN = "e46c7f53694d386e496187813d81cb4e0ecde00bc79a45a10c14ef924d624064"
 
 
@@ -50,17 +51,20 @@ def elsewhere(method: str, backend: NesBackend, frames: list[int], data: bytes =
 
 
 @each_backend
-def test_golden_ram_is_the_same_on_every_backend(backend: NesBackend) -> None:
-    """E4: RAM is what backends share; one constant stands for 984 frames on all of them."""
+def test_golden_ram_and_return_are_the_same_on_every_backend(
+    demo: tuple[Path, Path], backend: NesBackend
+) -> None:
+    """E4: one constant stands for 984 frames; two lives lost, a coin, the whole way."""
+    with env_of(demo, backend, ram_obs=True) as env:
+        seen = episode(env, random_actions(984, seed=4))
     digest = hashlib.sha256()
-    with console_of(backend) as console:
-        play(console, BOOT)
-        for buttons in GAME:
-            console.frame(buttons)
-            digest.update(np.delete(console.ram(), STACK).tobytes())
-        assert peek(console, "state") == STATE["cleared"]
-        assert (peek(console, "lives"), peek(console, "score")) == (1, 1)
+    for ram, *_ in seen[1:]:
+        digest.update(np.delete(np.frombuffer(ram, np.uint8), STACK).tobytes())
     assert digest.hexdigest() == GOLDEN
+    assert (len(seen), *seen[-1][2:4]) == (985, True, False)
+    assert sum(reward for _, reward, *_ in seen) == pytest.approx(76.8)
+    kept = {name: seen[-1][4][name] for name in ("lives", "score", "world_x", "state")}
+    assert kept == {"lives": 1, "score": 1, "world_x": 768, "state": STATE["cleared"]}
 
 
 @pytest.mark.proof

@@ -153,16 +153,12 @@ def test_observations_and_pictures_are_the_callers_own(make: Callable[..., AnyEn
     assert first.shape == (200, 224, 3)
     assert first.flags.c_contiguous
     assert first.flags.owndata
-    first_kept = first.copy()
     second = env.step(NOTHING)[0]
     assert not np.shares_memory(first, second)
-    assert np.array_equal(first, first_kept)
     picture: Any = env.render()
     assert np.array_equal(picture, second)
-    second[:] = 1
-    picture[:] = 2
-    again: Any = env.render()
-    assert again.max() > 2 or not (again == again.flat[0]).all()
+    second[:] = picture[:] = 1
+    assert env.render().max() > 1
 
 
 def test_the_variables_are_python_ints_from_the_first_frame_on(make: Callable[..., AnyEnv]) -> None:

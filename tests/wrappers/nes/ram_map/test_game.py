@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import hashlib
 import json
 import pickle
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from demo_rom import build_rom
@@ -78,13 +77,6 @@ def test_nothing_is_a_game_of_which_nothing_is_known() -> None:
     assert game.recipe() == {"name": "unknown"}
 
 
-def test_without_stuck_variables_those_that_pay_are_watched() -> None:
-    byte = {"address": 0, "type": "|u1"}
-    paid = {"b": {"reward": 1}, "again": {"var": "b", "penalty": 1}, "a": {"reward": 1}}
-    assert Game.load({"vars": {"a": byte, "b": byte}, "reward": paid}).watched == ("b", "a")
-
-
-@pytest.mark.proof
 @given(maps())
 def test_a_recipe_is_json_that_makes_an_equal_game(tables: dict[str, Any]) -> None:
     game = Game.load({**tables, "name": "x"})
@@ -94,55 +86,6 @@ def test_a_recipe_is_json_that_makes_an_equal_game(tables: dict[str, Any]) -> No
     assert again.recipe() == recipe
     assert pickle.loads(pickle.dumps(game)) == game
     assert copy.deepcopy(game) == game
-
-
-CHANGES: list[Mapping[str, object]] = [
-    {"name": "Another"},
-    {"boot": "START 1"},
-    {"actions": []},
-    {"actions": ["RIGHT+A", "NOOP"]},
-    {"rom": {"sha256": "cd" * 32}},
-    {"rom": {"sha1": "ab" * 20}},
-    {"vars": {"x": {"address": 0x11, "type": "|u1"}, "y": {"address": 2, "type": "|u1"}}},
-    {"vars": {"x": {"address": 0x10, "type": "|i1"}, "y": {"address": 2, "type": "|u1"}}},
-    {"reward": {"x": {"reward": 2}}},
-    {"reward": {"x": {"reward": 1, "limit": 3}}},
-    {"reward": {"x": {"reward": 1, "op": "sign"}}},
-    {"reward": {"z": {"var": "x", "reward": 1}}},
-    {"terminated": {"x": {"op": "equal", "reference": 4}}},
-    {"terminated": {"x": {"op": "zero"}}},
-    {"terminated": {"condition": "all", "x": {"op": "equal", "reference": 3}}},
-    {"terminated": {"nodes": {"n": {"x": {"op": "equal", "reference": 3}}}}},
-    {"life": {"var": "y"}},
-    {"stuck": {"vars": ["y"]}},
-    {"crop": {"status": {"top": 9}}},
-]
-
-
-@pytest.mark.parametrize("change", CHANGES, ids=str)
-def test_games_that_differ_have_recipes_that_differ(change: Mapping[str, object]) -> None:
-    base = {
-        "name": "One",
-        "vars": {"x": {"address": 0x10, "type": "|u1"}, "y": {"address": 2, "type": "|u1"}},
-        "reward": {"x": {"reward": 1}},
-        "terminated": {"x": {"op": "equal", "reference": 3}},
-    }
-    first, second = Game.load(base), Game.load({**base, **change})
-    assert first != second
-    assert first.recipe() != second.recipe()
-
-
-def test_a_game_is_immutable() -> None:
-    game = Game.load(FULL)
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        game.name = "other"  # type: ignore[misc]
-    with pytest.raises(TypeError):
-        game.variables["lives"] = game.variables["flags"]  # type: ignore[index]
-    with pytest.raises(TypeError):
-        game.crops["status"] = (0, 0, 0, 0)  # type: ignore[index]
-    recipe: Any = game.recipe()
-    recipe["vars"].clear()
-    assert list(game.variables) == ["lives", "world_x", "flags"]
 
 
 @pytest.mark.parametrize("kind", ["sha256", "sha1"])
@@ -205,6 +148,10 @@ def played(tracker: GameTracker, ram: Ram) -> Iterator[float]:
 
 @settings(max_examples=examples(150))
 @given(maps(), episodes())
+@example(
+    {"vars": {"x": {"address": 0, "type": "|u1"}}, "terminated": {"condition": "all", "x": {}}},
+    [bytes(2048), b"\1" + bytes(2047)],
+)
 def test_it_returns_what_the_model_returns(tables: dict[str, Any], snapshots: list[bytes]) -> None:
     ram = Ram(snapshots)
     tracker = Game.load(tables).tracker(ram.peek)

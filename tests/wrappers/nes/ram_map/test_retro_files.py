@@ -119,7 +119,7 @@ def test_a_folder_is_read_whole(folder: Path) -> None:
     (folder / "rom.sha").write_text(f"{SHA1}\n{SHA1[::-1]}\n", encoding="utf-8")
     done = {"variables": {"lives": {"op": "zero"}}}
     reward = {"variables": {"time": {"reward": 1, "penalty": 0.5}}}
-    game = load(folder, {"done": done, "reward": reward})
+    game = load(folder, {"done": done, "rewards": [reward]})  # of the only player
     assert game.recipe() == {
         "name": "Small-Nes-v0",
         "rom": {"sha1": [SHA1, SHA1[::-1]]},
