@@ -47,9 +47,6 @@ class Host:
         print(f"out {text}")
         print(f"err {text}", file=sys.stderr)
 
-    def environment(self, name: str) -> str:
-        return os.environ[name]
-
     def sockets(self) -> set[str]:
         """Sockets that the keeper and this process have open."""
         found = set[str]()

@@ -149,13 +149,6 @@ def uniform() -> str:
     return "random"
 
 
-POLICIES: Mapping[str, Callable[[], Any]] = {
-    "random": uniform,
-    "weighted": Weighted,
-    "counting": Counting,
-}
-
-
 def leaves(tree: Any) -> list[np.ndarray]:
     """The arrays of a nested observation."""
     return (
@@ -210,8 +203,6 @@ def one_process(
     *,
     weights: Mapping[int, Any] | None = None,  # weights by version
     shard: tuple[int, int] | None = None,  # the machine's part
-    capacity: int | None = None,  # of the replays
-    codecs: Mapping[str, Any] | None = None,  # of the replays
     **options: Any,  # more arguments of the Collectors
 ) -> OneProcess:
     """Play all calls with plain Collectors, one group after the other."""
@@ -220,7 +211,7 @@ def one_process(
     rollouts: dict[int, list[sw.Rollout]] = {}
     episodes: dict[int, list[list[EpisodeReport]]] = {k: [] for k in range(len(calls))}
     for group in range(groups):
-        replay = sw.SequenceReplayBuffer(capacity=capacity, codecs=codecs)
+        replay = sw.SequenceReplayBuffer()
         policy, now = make_policy(), 0
         given = _Noting(policy) if hasattr(policy, "load") else policy
         ended: list[EpisodeReport] = []
@@ -248,7 +239,7 @@ def one_process(
                 episodes[number].append(list(ended))
         replays.append(replay)
     num_envs = int(replays[0].sessions[0]["num_envs"])  # type: ignore[call-overload]
-    joined = _joined(replays, num_envs, capacity, codecs)
+    joined = _joined(replays, num_envs)
     return OneProcess(joined, joined.digest(), replays, rollouts, episodes)
 
 
@@ -293,14 +284,9 @@ class _Noting:
         return *parts[: 1 + len(state)], {**extras, "policy_version": version}
 
 
-def _joined(
-    replays: Sequence[sw.SequenceReplayBuffer],
-    num_envs: int,
-    capacity: int | None,
-    codecs: Mapping[str, Any] | None,
-) -> sw.SequenceReplayBuffer:
+def _joined(replays: Sequence[sw.SequenceReplayBuffer], num_envs: int) -> sw.SequenceReplayBuffer:
     """One replay with the rows of all groups."""
-    joined = sw.SequenceReplayBuffer(capacity=capacity, codecs=codecs)
+    joined = sw.SequenceReplayBuffer()
     bound = [replay for replay in replays if replay.is_bound]
     joined.bind(
         bound[0].spec,

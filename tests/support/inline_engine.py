@@ -31,7 +31,6 @@ class Faults:
         twice: An answer is shown once more.
         disorder: Only some of the answers that are there are shown, in another order.
         slow_start: An actor needs up to ``most_delay`` seconds to start.
-        never_start: An actor never starts, as resources are not there.
         most_deaths: Actors that die or pause at most.
         most_delay: Seconds.
         pause_seconds: Seconds.
@@ -44,7 +43,6 @@ class Faults:
     twice: float = 0.0
     disorder: float = 0.0
     slow_start: float = 0.0
-    never_start: float = 0.0
     most_deaths: int = 1_000
     most_delay: float = 5.0
     pause_seconds: float = 1_000.0
@@ -111,9 +109,7 @@ class InlineEngine:
         assert not self.is_closed
         assert name not in [actor.name for actor in self.actors]
         starts = self.now
-        if self._hits(self._faults.never_start):
-            starts = float("inf")
-        elif self._hits(self._faults.slow_start):
+        if self._hits(self._faults.slow_start):
             starts += self._random.uniform(0, self._faults.most_delay)
         self.actors.append(InlineActor(name, make, starts))
         return self.actors[-1]

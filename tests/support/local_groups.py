@@ -2,92 +2,42 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
-
-import numpy as np
-from gymnasium import spaces
 
 import stepwell as sw
 from stepwell.collectors.loop.vector_envs import Vector
 from support.actor_hosts import descendants
-from support.envs.fakes import EpisodesEnv
 from support.groups import Walk
 
 NUM_ENVS = 4
 
 
-class FaultyWalk(Walk):
-    """A walk that takes its time; in its twentieth step it does something else, once.
+class SlowWalk(Walk):
+    """A walk that takes its time.
 
     Args:
         seconds: Time that a step takes.
-        fault: The name of what it does.
-        flag: A file, which it makes before that; where it is there, nothing happens.
     """
 
-    def __init__(self, seconds: float, fault: str = "none", flag: Path = Path()) -> None:
+    def __init__(self, seconds: float) -> None:
         super().__init__()
-        self._seconds, self._fault, self._flag = seconds, fault, flag
-        self._taken = 0
+        self._seconds = seconds
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         time.sleep(self._seconds)
-        self._taken += 1
-        if self._taken == 20 and not self._flag.exists():
-            self._flag.touch()
-            FAULTS[self._fault]()
         return super().step(action)
 
 
-class NoiseEnv(EpisodesEnv):
-    """Shows 200 kB of noise, which no codec makes smaller; its episodes do not end."""
-
-    def __init__(self) -> None:
-        super().__init__(1 << 60)
-        self.observation_space = spaces.Box(0, 255, (200_000,), np.uint8)
-        self._noise = np.frombuffer(np.random.default_rng(0).bytes(300_000), np.uint8)
-
-    def observation(self) -> np.ndarray:
-        begin = int(self.np_random.integers(100_000))
-        return self._noise[begin : begin + 200_000]
-
-
-def noise_envs() -> Any:
-    return sw.make_vec(NoiseEnv, 1, num_workers=0)
-
-
-FAULTS: dict[str, Callable[[], Any]] = {
-    "none": lambda: None,
-    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
-    "segv": lambda: os.kill(os.getpid(), signal.SIGSEGV),
-    "exit": lambda: os._exit(3),
-    "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
-    "hang": lambda: time.sleep(1000),
-    "hang in C": lambda: ctypes.PyDLL(None).sleep(1000),
-}
-
-
 def slow_walks(seconds: float = 0.0, num_workers: int = 0) -> Vector:
-    return sw.make_vec(partial(FaultyWalk, seconds), NUM_ENVS, num_workers=num_workers)
-
-
-def faulty_walks(fault: str, flag: Path) -> Vector:
-    return sw.make_vec(partial(FaultyWalk, 0.0, fault, flag), NUM_ENVS, num_workers=0)
-
-
-def hanging_envs() -> Vector:
-    time.sleep(1000)
-    raise AssertionError
+    return sw.make_vec(partial(SlowWalk, seconds), NUM_ENVS, num_workers=num_workers)
 
 
 @contextmanager

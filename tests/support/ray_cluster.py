@@ -130,13 +130,6 @@ class Talker:
     def lock(self) -> object:
         return threading.Lock()
 
-    def end(self) -> None:
-        os._exit(3)
-
-
-def no_rom() -> Any:
-    raise FileNotFoundError("no ROM at /roms/pong.bin")
-
 
 class LockedError(Exception):
     """An error that cannot be pickled."""

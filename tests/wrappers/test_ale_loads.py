@@ -2,16 +2,14 @@
 # pyright: reportUnknownArgumentType=false, reportUnknownVariableType=false
 """A load of an Atari game from the state of another load is the load from the file."""
 
-from typing import Any
-
-import ale_py
 import numpy as np
 import pytest
-from ale_py import roms
 
 from stepwell.wrappers import ale_env
-from stepwell.wrappers.ale_env import SeededLoads, quiet_emulators
+from stepwell.wrappers.ale_env import SeededLoads
 from stepwell.wrappers.atari_settings import atari_games
+from support.models import atari_reference
+from support.models.atari_reference import settings
 
 # NTSC and PAL consoles, frames inside the reset, bank switching, settings that only a reset sets.
 GAMES = ["pong", "breakout", "pacman", "surround", "video_chess", "miniature_golf"]
@@ -19,29 +17,17 @@ DRAW_WHEN_LOADED = ["berzerk", "double_dunk"]
 SEEDS = (0, 1, 7, 2**31 - 1)
 
 
-class Emulator:
-    """An emulator with a game, and how to load it with a seed."""
+class Emulator(atari_reference.Emulator):
+    """One whose game can be loaded with a seed from a state, too."""
 
-    def __init__(self, game: str, mode: int | None = None, difficulty: int | None = None) -> None:
-        quiet_emulators()
-        self.ale: Any = ale_py.ALEInterface()
-        self.ale.setFloat("repeat_action_probability", 0.25)
-        self._facts = game, mode, difficulty
+    def __init__(self, game: str, **facts: int) -> None:
+        super().__init__(settings(game=game, **facts))
         self.file_loads = 0
-        self.loads = SeededLoads(self.ale, self._load)
+        self.loads = SeededLoads(self.ale, self.load)
 
-    def _load(self) -> None:
-        game, mode, difficulty = self._facts
+    def load(self) -> None:
         self.file_loads += 1
-        self.ale.loadROM(roms.get_rom_path(game))
-        if mode is not None:
-            self.ale.setMode(mode)
-        if difficulty is not None:
-            self.ale.setDifficulty(difficulty)
-
-    def load_from_file(self, seed: int) -> None:
-        self.ale.setInt("random_seed", seed)
-        self._load()
+        super().load()
 
     @property
     def state(self) -> bytes:
@@ -84,10 +70,10 @@ def assert_same_play(left: Emulator, right: Emulator, seed: int, frames: int) ->
     assert left.state == right.state
 
 
-def compare(game: str, frames: int, mode: int | None = None, difficulty: int | None = None) -> bool:
+def compare(game: str, frames: int, **facts: int) -> bool:
     """Load from states and from the file, and return whether the former is possible."""
-    quick = Emulator(game, mode, difficulty)
-    plain = Emulator(game, mode, difficulty)
+    quick = Emulator(game, **facts)
+    plain = Emulator(game, **facts)
     assert not quick.loads.are_quick
     quick.loads.load(123)
     for seed in SEEDS:
@@ -101,26 +87,26 @@ def compare(game: str, frames: int, mode: int | None = None, difficulty: int | N
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("game", GAMES)
+@pytest.mark.parametrize(
+    "game",
+    [
+        *GAMES,
+        *DRAW_WHEN_LOADED,
+        *(
+            pytest.param(game, marks=pytest.mark.full)
+            for game in atari_games()
+            if game not in (*GAMES, *DRAW_WHEN_LOADED)
+        ),
+    ],
+)
 def test_a_load_from_a_state_is_a_load_from_the_file(game: str) -> None:
-    assert compare(game, 200)
-
-
-@pytest.mark.proof
-@pytest.mark.parametrize("game", DRAW_WHEN_LOADED)
-def test_a_game_that_draws_while_it_is_loaded_is_loaded_from_its_file(game: str) -> None:
-    assert not compare(game, 100)
+    """But a game that draws while it is loaded is loaded from its file."""
+    assert compare(game, 200) == (game not in DRAW_WHEN_LOADED)
 
 
 @pytest.mark.proof
 def test_modes_and_difficulties_are_part_of_the_load() -> None:
     assert compare("breakout", 200, mode=12, difficulty=1)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("game", atari_games())
-def test_a_load_from_a_state_is_a_load_from_the_file_for_every_game(game: str) -> None:
-    assert compare(game, 600) == (game not in DRAW_WHEN_LOADED)
 
 
 def test_another_layout_of_states_is_loaded_from_the_file() -> None:

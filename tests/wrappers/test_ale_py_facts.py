@@ -65,26 +65,18 @@ def last_step(seed: int, skip: int = 4, **changes: Any) -> tuple[list[Image], Im
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("played", [1, 2, 3, 4])
-def test_an_episode_ends_with_the_observation_before_or_a_mixture(played: int) -> None:
+@pytest.mark.parametrize("played", [1, 2, 3, 4, None])
+@pytest.mark.parametrize("maxpool", [True, False])
+def test_an_episode_ends_with_the_observation_before_or_a_mixture(
+    played: int | None, maxpool: bool
+) -> None:
     """The frame on which it ends is never read; what was read before stays in the buffers."""
-    screens, before, last = last_step(0, max_num_frames_per_episode=200 + played)
-    assert len(screens) == played
-    np.testing.assert_array_equal(last, np.maximum.reduce([before, *screens[2:-1]]))
+    limit = {} if played is None else {"max_num_frames_per_episode": 200 + played}
+    screens, before, last = last_step(0, maxpool=maxpool, **limit)
+    assert played in (len(screens), None)
+    mixed = np.maximum.reduce([before, *screens[2:-1]]) if maxpool else before
+    np.testing.assert_array_equal(last, mixed)
     assert (last != np.maximum.reduce(screens[-2:])).any()
-
-
-@pytest.mark.proof
-def test_a_game_that_is_over_shows_the_observation_before_or_a_mixture() -> None:
-    screens, before, last = last_step(0)
-    np.testing.assert_array_equal(last, np.maximum.reduce([before, *screens[2:-1]]))
-    assert (last != np.maximum.reduce(screens[-2:])).any()
-
-
-@pytest.mark.proof
-def test_without_pooling_the_last_observation_is_the_one_before() -> None:
-    _, before, last = last_step(0, maxpool=False)
-    np.testing.assert_array_equal(last, before)
 
 
 @pytest.mark.proof

@@ -7,14 +7,13 @@ from typing import Any, cast
 import ale_py
 import numpy as np
 import pytest
-from ale_py import roms
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
 from stepwell.wrappers import make_atari
-from stepwell.wrappers.ale_env import quiet_emulators
 from stepwell.wrappers.atari import atari_env
 from stepwell.wrappers.atari_native import IDLE_FRAMES, NativeAtari
 from stepwell.wrappers.atari_settings import AtariSettings, atari_games
+from support.models import atari_reference
 from support.models.atari_reference import settings
 
 SEED = 11
@@ -23,19 +22,12 @@ SEED = 11
 LONG_RESETS = ["double_dunk", "name_this_game", "surround"]
 
 
-class Emulator:
-    """A plain emulator, seeded and set up as that of an env."""
+class Emulator(atari_reference.Emulator):
+    """One that was seeded as that of an env."""
 
     def __init__(self, chosen: AtariSettings, seed: int = SEED) -> None:
-        quiet_emulators()
-        self.ale = ale_py.ALEInterface()
-        self.ale.setFloat("repeat_action_probability", chosen.sticky)
-        self.ale.setInt("random_seed", seed)
-        self.ale.loadROM(cast(Any, roms.get_rom_path(chosen.game)))
-        if chosen.mode is not None:
-            self.ale.setMode(chosen.mode)
-        if chosen.difficulty is not None:
-            self.ale.setDifficulty(chosen.difficulty)
+        super().__init__(chosen)
+        self.load_from_file(seed)
         legal, own = self.ale.getLegalActionSet(), self.ale.getMinimalActionSet()
         self.actions = legal if chosen.full_actions else own
         self.fires = chosen.fire_reset and ale_py.Action.FIRE in self.actions

@@ -77,31 +77,12 @@ def test_a_value_comes_back_as_it_was(space: spaces.Space[Any], seed: int) -> No
     for value, row in zip(values, rows, strict=True):
         assert plain(decode(fixed, row)) == plain(value)
         assert fixed.contains(row)
-        assert [np.shape(leaf) for leaf in _leaves(row)] == [
-            part.shape for part in _leaf_spaces(fixed)
-        ]
 
 
 def _sample(space: spaces.Space[Any]) -> Any:
     if isinstance(space, AnyText):
         return "é🙂x"
     return space.sample()
-
-
-def _leaves(tree: Any) -> list[Any]:
-    if isinstance(tree, dict):
-        return [leaf for key in sorted(tree) for leaf in _leaves(tree[key])]
-    if isinstance(tree, tuple):
-        return [leaf for part in tree for leaf in _leaves(part)]
-    return [tree]
-
-
-def _leaf_spaces(space: Any) -> list[Any]:
-    if isinstance(space, spaces.Dict):
-        return [leaf for key in sorted(space.spaces) for leaf in _leaf_spaces(space.spaces[key])]
-    if isinstance(space, spaces.Tuple):
-        return [leaf for part in space.spaces for leaf in _leaf_spaces(part)]
-    return [space]
 
 
 @pytest.mark.parametrize("space", [OBSERVATION, ACTION])

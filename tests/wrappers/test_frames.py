@@ -3,7 +3,6 @@ from typing import Any, Literal
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.wrappers import FrameStackObservation
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,14 +46,6 @@ def test_frames_rewards_and_ends_are_those_of_the_definition(
         assert info["t"] == len(levels) - 1
 
 
-def test_what_was_returned_does_not_change_with_the_next_step() -> None:
-    env = FrameSkip(Script([[0, 1, 2, 3, 4, 5, 6, 7, 8]], live=True), 4)
-    env.reset()
-    first = env.step(0)[0]
-    env.step(0)
-    assert (first == 4).all()
-
-
 def test_a_reward_of_shape_1_is_summed() -> None:
     class Odd(Script):
         def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
@@ -70,26 +61,6 @@ def test_observations_that_are_no_arrays_pass_when_nothing_is_pooled() -> None:
     env = FrameSkip(gymnasium.make("Blackjack-v1"), 1, pool="none")
     observation, _ = env.reset(seed=0)
     assert env.observation_space.contains(observation)
-    with pytest.raises(ValueError, match=r"Box.*pool='none'"):
-        FrameSkip(gymnasium.make("Blackjack-v1"), 1)
-
-
-@pytest.mark.parametrize(
-    ("wrapper", "arguments", "message"),
-    [
-        (FrameSkip, {"skip": 0}, "skip: .*1.*got 0"),
-        (FrameSkip, {"pool": "mean"}, "pool: .*'max'.*'none'.*'mean'"),
-        (FrameStack, {"size": 0}, "size: .*1.*got 0"),
-        (FrameStack, {"padding": "reset"}, "padding: .*'zero'.*'repeat'.*'reset'"),
-    ],
-)
-def test_bad_arguments_are_refused(wrapper: Any, arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        wrapper(Script([[0]]), **arguments)
-
-
-# pyright: reportPossiblyUnboundVariable=false, reportUnknownMemberType=false
-# pyright: reportUnknownArgumentType=false, reportUnknownVariableType=false
 
 
 Padding = Literal["zero", "repeat"]
@@ -117,23 +88,8 @@ def test_stacks_are_padded_as_asked_and_never_reach_into_another_episode(
         assert (levels(observation), terminated) == ([6, 7, 8], True)
 
 
-@pytest.mark.parametrize(("padding", "theirs"), [("zero", "zero"), ("repeat", "reset")])
-def test_it_equals_gymnasiums_where_frames_are_fresh(padding: Padding, theirs: str) -> None:
-    ours = FrameStack(gymnasium.make("CartPole-v1"), 4, padding=padding)
-    other = FrameStackObservation(gymnasium.make("CartPole-v1"), 4, padding_type=theirs)
-    assert ours.observation_space == other.observation_space
-    np.testing.assert_array_equal(ours.reset(seed=0)[0], other.reset(seed=0)[0])
-    for _ in range(6):
-        np.testing.assert_array_equal(ours.step(1)[0], other.step(1)[0])
-
-
 def test_a_stack_does_not_change_with_the_next_step() -> None:
     env = FrameStack(Script([[5, 6, 7, 8]]), 2)
     first, _ = env.reset()
     env.step(0)
     assert levels(first) == [0, 5]
-
-
-def test_an_observation_that_is_no_array_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"FrameStack.*Box.*Tuple"):
-        FrameStack(gymnasium.make("Blackjack-v1"), 2)

@@ -16,7 +16,7 @@ from gymnasium.wrappers import FrameStackObservation, RecordEpisodeStatistics, T
 from numpy.testing import assert_equal
 
 from stepwell.wrappers.frames import FrameStack
-from stepwell.wrappers.make_vector_env import make_vec, vectorize
+from stepwell.wrappers.make_vector_env import make_vec
 from stepwell.wrappers.recipe import jsonable, spec_of
 from stepwell.wrappers.seeded_resets import SeededResets
 from support.envs.fakes import CounterEnv, FrameEnv
@@ -127,25 +127,6 @@ def test_an_unknown_id_is_one_sentence_with_the_nearest_names(env_id: str, messa
         make_vec(env_id)
     assert "\n" not in str(caught.value)
     assert caught.value.__suppress_context__
-
-
-@pytest.mark.parametrize(
-    ("arguments", "kind", "message"),
-    [
-        ({"env": CounterEnv, "env_kwargs": {"length": 1}}, ValueError, "env_kwargs.*CounterEnv"),
-        ({"env": 3}, TypeError, "env .*factory.*got int"),
-    ],
-)
-def test_wrong_arguments_are_refused(
-    arguments: dict[str, Any], kind: type[Exception], message: str
-) -> None:
-    with pytest.raises(kind, match=message):
-        make_vec(**arguments)
-
-
-def test_vectorize_refuses_to_make_nothing() -> None:
-    with pytest.raises(ValueError, match=r"env_fns .*got none"):
-        vectorize([])
 
 
 # The recipe

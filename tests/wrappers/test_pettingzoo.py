@@ -76,31 +76,6 @@ def test_every_row_is_that_of_a_bare_env(kind: str) -> None:
     check()
 
 
-def test_a_recorded_env_stores_the_same_fields_without_being_asked() -> None:
-    replay = sw.SequenceReplayBuffer()
-    env = sw.record(joint_env(), replay)
-    env.reset(seed=5)
-    env.action_space.seed(0)
-    is_over = False
-    while not is_over:
-        _, _, terminated, truncated, _ = env.step(env.action_space.sample())
-        is_over = terminated or truncated
-    env.close()
-    (episode,) = replay.iter_episodes()
-    assert_as_logged(episode)
-
-
-@pytest.mark.proof
-def test_what_was_stored_is_proven_by_playing_it_again() -> None:
-    replay = sw.SequenceReplayBuffer()
-    envs = sw.make_vec(joint_env, 2, num_workers=0)
-    with sw.Collector(envs, sw.RandomPolicy(), replay, seed=3) as collector:
-        collector.collect(steps=100)
-    proofs = list(sw.resimulate(replay, env=joint_env))
-    assert len(proofs) == len(list(replay.iter_episodes())) > 5
-    assert all(proof.is_equal for proof in proofs)
-
-
 class Ending(ComingAndGoing):
     """Both agents end in the first step, as the flags say."""
 
@@ -282,7 +257,7 @@ class TestRealEnvs:
                     assert info["agent_terminated"][place] == (agent in acted and ends[agent])
                     assert info["agent_truncated"][place] == (agent in acted and cuts[agent])
                     if agent in expected:
-                        assert_equal(observation["agents"][agent], expected[agent])
+                        np.testing.assert_equal(observation["agents"][agent], expected[agent])
                 assert reward == info["agent_reward"].sum()
         env.close()
         bare.close()
@@ -308,12 +283,3 @@ class TestRealEnvs:
             assert episode.fields["info/agent_terminated"][-1].tolist() == [True, True]
             assert episode.terminated[-1]
             assert episode.total_reward == 0
-
-
-def assert_equal(found: Any, expected: Any) -> None:
-    if isinstance(expected, dict):
-        assert found.keys() == expected.keys()
-        for key in expected:
-            assert_equal(found[key], expected[key])
-    else:
-        np.testing.assert_array_equal(found, expected)

@@ -56,18 +56,16 @@ def test_several_rewards_are_stored_and_one_number_made_of_them(
         (1.0, [1], "reward.*1 numbers"),
         ([1, None], [1, 1], "reward.*None"),
         ([1, 2], lambda rewards: rewards, "weights.*one number"),
+        *(([1, 2], weights, "weights") for weights in ("one", None, [[1, 2]], [1, "2"])),
     ],
 )
 def test_rewards_that_the_weights_do_not_fit_are_refused(
     reward: Any, weights: Any, message: str
 ) -> None:
-    env = VectorReward(Rewards([reward]), weights)
-    env.reset()
-    with pytest.raises(ValueError, match=message):
+    def step() -> None:
+        env = VectorReward(Rewards([reward]), weights)
+        env.reset()
         env.step(0)
 
-
-@pytest.mark.parametrize("weights", ["one", None, [[1, 2]], [1, "2"]])
-def test_weights_are_numbers_or_a_function(weights: Any) -> None:
-    with pytest.raises(ValueError, match="weights"):
-        VectorReward(Rewards([]), weights)
+    with pytest.raises(ValueError, match=message):
+        step()

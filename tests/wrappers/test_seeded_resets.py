@@ -25,6 +25,7 @@ from stepwell.wrappers import (
 )
 from stepwell.wrappers.recipe import recipe_of, spec_of, stack_of, stack_of_vector
 from stepwell.wrappers.seeded_resets import derived_seed, with_seeded_resets
+from support.libraries.old_gym_fakes import OldEnv, Wrapper
 
 
 class Recorder(gym.Env[Any, Any]):
@@ -261,47 +262,21 @@ def test_atari_games_are_seeded_where_it_costs_little(game: str, num_workers: in
     envs.close()
 
 
-class OldGame:
-    """An env of the old gym, with or without a seed of its own."""
-
-    observation_space = gym.spaces.Box(0, 1, (1,), np.float32)
-    action_space = gym.spaces.Discrete(2)
-
-    def reset(self) -> Any:
-        return np.zeros(1, np.float32)
-
-    def step(self, action: Any) -> Any:
-        return np.zeros(1, np.float32), 0.0, True, {}
-
-
-class SeededOldGame(OldGame):
-    def __init__(self) -> None:
-        self.seeds: list[int] = []
-
-    def seed(self, seed: int) -> None:
-        self.seeds.append(seed)
-
-
-class OldLife:
-    """A wrapper of the old gym that continues a game."""
-
-    def __init__(self, env: Any) -> None:
-        self.env, self.was_real_done = env, True
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.env, name)
+class Unseeded(OldEnv):
+    seed: Any = None
 
 
 def test_an_old_env_gets_the_seeds_if_it_can_be_seeded() -> None:
-    old = SeededOldGame()
+    old = OldEnv()
     envs = make_vec(lambda: from_gym(old), num_workers=0)
     envs.reset(seed=2)
     assert envs.reset()[1]["reset_seed"].tolist() == [derived_seed(2, 1)] == old.seeds[1:]
-    envs = make_vec(lambda: from_gym(OldGame()), num_workers=0)
+    envs = make_vec(lambda: from_gym(Unseeded()), num_workers=0)
     envs.reset(seed=2)
     assert "reset_seed" not in envs.reset()[1]
-    life = OldLife(SeededOldGame())
+    life: Any = Wrapper(OldEnv())  # one that continues a game
+    life.was_real_done = True
     env = SeededResets(from_gym(life))
-    env.reset(seed=2)
+    assert "reset_seed" in env.reset(seed=2)[1]
     life.was_real_done = False
     assert "reset_seed" not in env.reset()[1]

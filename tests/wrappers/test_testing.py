@@ -8,7 +8,6 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
 from stepwell.wrappers.testing import assert_env, assert_vector_env
@@ -21,6 +20,7 @@ from support.envs.fakes import (
     LiveBufferEnv,
     SeededEnv,
 )
+from support.envs.open_spaces import OpenEnv
 
 
 class Anew(gym.Wrapper[Any, Any, Any, Any]):
@@ -43,31 +43,11 @@ def test_an_env_that_counts_its_episodes_over_seeded_resets_is_refused() -> None
         assert_env(CounterEnv, steps=20, vectorization=["sync"])
 
 
-class OpenEnv(gym.Env[Any, Any]):
-    """Observes random texts and sequences."""
-
-    action_space = spaces.Discrete(2)
-
-    def __init__(self) -> None:
-        items = spaces.Sequence(spaces.Box(0, 1, (2,)))
-        self.observation_space = spaces.Dict(text=spaces.Text(8, min_length=0), items=items)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.observation_space.seed(int(self.np_random.integers(1 << 30)))
-        self.steps = 0
-        return self.observation_space.sample(), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self.steps += 1
-        return self.observation_space.sample(), 1.0, False, self.steps >= 5, {}
-
-
 @pytest.mark.parametrize(
     "kind", ["sync", pytest.param("async", marks=pytest.mark.proof), "workers"]
 )
 def test_an_env_of_texts_and_sequences_passes(kind: Any) -> None:
-    assert_env(OpenEnv, steps=60, vectorization=[kind])
+    assert_env(lambda: Anew(OpenEnv()), steps=60, vectorization=[kind])
 
 
 class PidEnv(CounterEnv):

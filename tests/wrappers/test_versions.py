@@ -1,6 +1,5 @@
 """Recipes name the versions of the packages that decide pixels and numbers."""
 
-import json
 from importlib.metadata import version
 from typing import Any
 
@@ -8,7 +7,7 @@ import gymnasium as gym
 import pytest
 from gymnasium.wrappers import AddRenderObservation
 
-from stepwell.wrappers import make_atari, make_vec
+from stepwell.wrappers import make_vec
 from stepwell.wrappers.versions import module_versions, versions_of
 
 ALWAYS = ["gymnasium", "numpy"]
@@ -53,16 +52,3 @@ def test_a_module_without_a_package_has_its_own_version_or_none(
     module_versions.__globals__["_version"].cache_clear()
     assert module_versions(["support"]) == {"support": "3.1"}
     module_versions.__globals__["_version"].cache_clear()
-
-
-@pytest.mark.proof
-@pytest.mark.parametrize(
-    ("backend", "more", "resizes"),
-    [("native", {}, False), ("python", {}, True), ("python", {"size": None}, False)],
-)
-def test_recipes_of_atari(backend: Any, more: dict[str, Any], resizes: bool) -> None:
-    envs = make_atari("pong", backend=backend, **more)
-    found = envs.metadata["stepwell"]["versions"]
-    assert list(found) == ["ale-py", *ALWAYS, *["opencv-python"] * resizes]
-    assert json.loads(json.dumps(found)) == found
-    envs.close()

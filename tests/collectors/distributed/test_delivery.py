@@ -20,34 +20,12 @@ from support.examples import by_tier
 SPEC = Spec((Field("reward", "float64", (), "raw"),), {}, {})
 
 
-def piece(
-    group: int,
-    number: int,
-    *,
-    attempt: int = 0,
-    call: int = 0,
-    is_last: bool = False,
-    is_repeat: bool = False,
-    digest: str | None = None,
-) -> Piece:
-    return Piece(
-        group,
-        attempt,
-        number,
-        call,
-        is_last,
-        is_repeat,
-        chunks=1,
-        rows=1,
-        steps=1,
-        nbytes=10,
-        episodes=(),
-        digest=f"{group}.{number}" if digest is None else digest,
-        state=DigestState(),
-        version=0,
-        opening=None,
-        totals=None,
-    )
+PIECE = Piece(0, 0, 0, 0, False, False, 1, 1, 1, 10, (), "", DigestState(), 0, None, None)
+
+
+def piece(group: int, number: int, **more: Any) -> Piece:
+    digest = f"{group}.{number}"
+    return PIECE._replace(**{"group": group, "number": number, "digest": digest, **more})
 
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=6), st.integers(0, 2**32))

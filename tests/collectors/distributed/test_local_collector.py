@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import random
-import re
-import resource
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,8 +19,6 @@ import pytest
 import stepwell as sw
 from stepwell.buffers import SequenceReplayBuffer
 from stepwell.buffers.storage.disk.storage import DiskStorage
-from stepwell.collectors.distributed.collector import GroupLost
-from stepwell.collectors.distributed.delivery import Mirror
 from stepwell.collectors.distributed.local_collector import LocalCollector
 from support.actor_hosts import descendants, left_of
 from support.crash.other_processes import line_of, python
@@ -30,10 +26,7 @@ from support.envs.fakes import GlobalRandomEnv
 from support.groups import Asked, Walk, Weighted, one_process
 from support.local_groups import (
     NUM_ENVS,
-    faulty_walks,
-    hanging_envs,
     killing,
-    noise_envs,
     slow_walks,
 )
 
@@ -51,37 +44,9 @@ def local(
     return LocalCollector(make_envs, make_policy, replay, **given)
 
 
-CALLS = [Asked("steps", STEPS), Asked("episodes", 40), Asked("rollout", 30), Asked("steps", 100)]
-
-
-def play(collector: LocalCollector, calls: Sequence[Asked]) -> None:
-    for call in calls:
-        if call.kind == "rollout":
-            collector.rollout(call.amount)
-        else:
-            collector.collect(**{call.kind: call.amount})  # type: ignore[arg-type]
-
-
 def truth(*calls: Asked) -> str:
     """Digest of what one process collects."""
     return one_process(slow_walks, sw.RandomPolicy, SEED, GROUPS, calls).digest
-
-
-@pytest.mark.proof
-def test_any_number_of_processes_collects_what_one_process_does() -> None:
-    digests = set[str]()
-    for processes in (1, 2, 3):
-        replay = SequenceReplayBuffer()
-        with local(replay, processes=processes) as collector:
-            play(collector, CALLS)
-            digests.add(collector.report.digest)
-            assert collector.report.digest == replay.digest()
-            assert collector.report.actors == processes
-    assert digests == {truth(*CALLS)}
-    other = SequenceReplayBuffer()
-    with local(other, groups=2) as collector:
-        play(collector, CALLS)
-    assert other.digest() not in digests
 
 
 def test_processes_are_by_default_one_for_each_core_and_groups_as_many(
@@ -100,63 +65,29 @@ def test_processes_are_by_default_one_for_each_core_and_groups_as_many(
             assert words in repr(collector)
 
 
+def holding(lock: object) -> Any:
+    return lambda *_: lock
+
+
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "error", "words"),
     [
-        ({"processes": 4}, "processes: .* 3 groups, got 4"),
-        ({"processes": 0}, "processes: .*>= 1, got 0"),
-        ({"groups": 0.5}, "groups: .*got 0.5"),
-        ({"shard": (1, 5000)}, "groups.*15000"),
+        ({"processes": 4}, ValueError, "processes: .* 3 groups, got 4"),
+        ({"processes": 0}, ValueError, "processes: .*>= 1, got 0"),
+        ({"groups": 0.5}, ValueError, "groups: .*got 0.5"),
+        ({"shard": (1, 5000)}, ValueError, "groups.*15000"),
+        *(  # it cannot be sent
+            ({name: holding(threading.Lock())}, TypeError, f"^{name}: .*lock[^\n]*$")
+            for name in ("make_envs", "make_policy", "metadata")
+        ),
     ],
+    ids=range(7),
 )
-def test_numbers_out_of_range_are_refused(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        local(None, **options)
-
-
-@pytest.mark.parametrize("name", ["make_envs", "make_policy", "metadata"])
-def test_what_cannot_be_sent_is_named_in_one_sentence(name: str) -> None:
-    lock = threading.Lock()
-    options: dict[str, Any] = {"make_envs": slow_walks, name: lambda *_: lock}
-    with pytest.raises(TypeError, match=rf"^{name}: .*lock") as raised:
-        local(None, **options)
-    assert "\n" not in str(raised.value)
-
-
-# Faults at a place that the env chooses.
-
-
-@pytest.mark.proof
-@pytest.mark.parametrize(
-    ("fault", "cause"),
-    [
-        ("kill", "signal 9, SIGKILL"),
-        ("exit", "exit code 3"),
-        ("segv", "signal 11, SIGSEGV"),
-        ("stop", "no answer within 3 s"),
-        ("hang", "no answer within 3 s"),
-        ("hang in C", "no answer within 3 s"),
-    ],
-)
-def test_a_death_changes_nothing_but_the_report(
-    fault: str, cause: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_wrong_options_are_refused(
+    options: dict[str, Any], error: type[Exception], words: str
 ) -> None:
-    replay = SequenceReplayBuffer()
-    make_envs = partial(faulty_walks, fault, tmp_path / "flag")
-    with local(replay, make_envs, answer_seconds=3.0) as collector:
-        report = collector.collect(steps=STEPS)
-    assert report.deaths >= 1
-    assert report.reseeded == 0
-    assert report.digest == replay.digest() == truth(Asked("steps", STEPS))
-    assert re.search(f"actor-. died: .*{cause}", caplog.text)
-
-
-@pytest.mark.proof
-def test_a_group_that_never_begins_is_given_up() -> None:
-    with pytest.raises(GroupLost, match=r"max_restarts=1.*no answer within 3 s"):
-        with local(SequenceReplayBuffer(), hanging_envs, start_seconds=3, max_restarts=1) as all_:
-            all_.collect(steps=10)
-    assert left_of(descendants(os.getpid())) == []
+    with pytest.raises(error, match=words):
+        local(None, **options)
 
 
 @pytest.mark.proof
@@ -191,8 +122,9 @@ def test_kills_at_any_time_of_synchronous_calls_change_nothing(seed: int) -> Non
     calls = [Asked("steps", 1500), Asked("rollout", 20), Asked("episodes", 90)]
     # A kill of a host takes its keeper with it, and there may be two in one start.
     with killing(seed, within=3.0, count=3), local(replay, make_envs, max_restarts=9) as collector:
-        play(collector, calls)
-        digest = collector.report.digest
+        collector.collect(steps=1500)
+        collector.rollout(20)
+        digest = collector.collect(episodes=90).digest
     assert digest == replay.digest() == truth(*calls)
 
 
@@ -289,32 +221,6 @@ def test_a_driver_that_is_killed_leaves_no_process_and_what_was_stored(
 
 
 # Back-pressure.
-
-
-@pytest.mark.proof
-@pytest.mark.parametrize("pieces", [60, pytest.param(2000, marks=pytest.mark.full)])
-def test_a_slow_mirror_holds_the_actors_back(pieces: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    used: list[int] = []
-    waiting: list[int] = []
-    add = Mirror.add
-
-    def add_slowly(*arguments: Any) -> None:
-        time.sleep(0.05)
-        waiting.append(collector._delivery.waiting_bytes)
-        used.append(int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize())
-        add(*arguments)
-
-    monkeypatch.setattr(Mirror, "add", add_slowly)
-    replay = SequenceReplayBuffer(capacity=64, codecs={"observation": "raw"})
-    with local(replay, noise_envs, processes=3) as collector:
-        with collector.running() as run:
-            while len(used) < pieces:
-                assert run.steps >= 0  # an error of the run is raised here
-                time.sleep(0.01)
-    assert max(waiting) < 16_000_000
-    if pieces > 100:  # memory of the process: it takes what it needs, and then no more
-        half = pieces // 2
-        assert max(used[half:]) - max(used[:half]) < 16_000_000
 
 
 def globally_random_envs() -> Any:

@@ -23,18 +23,9 @@ from support.actor_hosts import Host, failing_make, is_running, left_of, sockets
 from support.crash.other_processes import line_of, python
 
 
-@contextlib.contextmanager
-def opened() -> Generator[LocalEngine]:
-    engine = LocalEngine()
-    try:
-        yield engine
-    finally:
-        engine.close()
-
-
 @pytest.fixture(name="engine")
 def engine_fixture() -> Generator[LocalEngine]:
-    with opened() as engine:
+    with contextlib.closing(LocalEngine()) as engine:
         yield engine
 
 
@@ -226,11 +217,10 @@ def test_neither_side_waits_for_the_other_when_both_send_much(engine: LocalEngin
 
 
 @pytest.mark.proof
-def test_an_engine_that_is_closed_or_dropped_leaves_nothing() -> None:
-    with opened() as engine:
-        _, pids = busy_actor(engine, "sleep")
-    assert not any(map(is_running, pids))
+def test_an_engine_that_is_closed_or_dropped_leaves_nothing(engine: LocalEngine) -> None:
+    _, pids = busy_actor(engine, "sleep")
     engine.close()
+    assert not any(map(is_running, pids))
     dropped = LocalEngine()
     _, pids = busy_actor(dropped, "stop")
     del dropped
@@ -305,32 +295,22 @@ time.sleep(1000)
 """
 
 
-@pytest.fixture(name="path_of_tests")
-def path_of_tests_fixture(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-
-
 @pytest.mark.proof
-@pytest.mark.parametrize("state", ["sleep_in_c", "stop", "", "sleep", "unsent"])
-@pytest.mark.usefixtures("path_of_tests")
-def test_no_process_outlives_a_driver_that_was_killed(state: str) -> None:
-    with python(DRIVER, state, "") as driver:
+@pytest.mark.parametrize(
+    ("state", "end"),
+    [
+        *((state, "killed") for state in ("sleep_in_c", "stop", "", "sleep", "unsent")),
+        *(("sleep", end) for end in ("exit", "raise", "fork")),
+    ],
+)
+def test_no_process_outlives_a_driver(
+    state: str, end: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    with python(DRIVER, state, end) as driver:
         pids = [int(pid) for pid in line_of(driver).split()]
         assert len(pids) == 6
-        driver.kill()
-        driver.wait()
-        assert left_of(pids) == []
-
-
-@pytest.mark.proof
-@pytest.mark.parametrize("end", ["exit", "raise", "fork"])
-@pytest.mark.usefixtures("path_of_tests")
-def test_no_process_outlives_a_driver_that_ends_otherwise(
-    end: str, capfd: pytest.CaptureFixture[str]
-) -> None:
-    with python(DRIVER, "sleep", end) as driver:
-        pids = [int(pid) for pid in line_of(driver).split()]
-        if end == "fork":
+        if end in ("killed", "fork"):
             driver.kill()
         driver.wait()
         assert left_of(pids) == []
@@ -355,15 +335,11 @@ engine.call(actor, "add", 2)
 """
 
 
-def run_script(text: str) -> subprocess.CompletedProcess[str]:
-    Path("script.py").write_text(text)
-    command = [sys.executable, "-W", "error", "script.py"]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
-
-
 @pytest.mark.proof
 def test_a_script_needs_no_main_guard_and_its_functions_are_sent() -> None:
-    run = run_script(SCRIPT)
+    Path("script.py").write_text(SCRIPT)
+    command = [sys.executable, "-W", "error", "script.py"]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert (run.returncode, run.stdout, run.stderr) == (0, "top level\n42\n", "")
 
 

@@ -16,6 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,8 +25,7 @@ import numpy as np
 import pytest
 
 import stepwell as sw
-from stepwell.buffers.storage.checkpoint import pack, unpack
-from stepwell.collectors.distributed.engine import ActorDied, NotEnoughResources, RemoteError
+from stepwell.collectors.distributed.engine import ActorDied, RemoteError
 from support.examples import by_tier
 from support.groups import Asked, Weighted, one_process, walks
 from support.programs import run_python
@@ -35,7 +35,6 @@ from support.ray_cluster import (
     Talker,
     eventually,
     is_running,
-    no_rom,
     noted,
     noted_walks,
     ray_nodes,
@@ -232,23 +231,21 @@ def test_resources_that_no_node_has_are_short(cluster: RayNodes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("resources", "words"),
+    ("options", "error", "words"),
     [
-        ({"num_cpus": -1}, "got 'num_cpus': -1"),
-        ({"num_cpus": float("inf")}, "got 'num_cpus': inf"),
-        ({"door": "two"}, "got 'door': 'two'"),
-        ({"CPU": 1}, "'num_cpus'"),
+        ({"resources": {"num_cpus": -1}}, ValueError, "got 'num_cpus': -1"),
+        ({"resources": {"num_cpus": float("inf")}}, ValueError, "got 'num_cpus': inf"),
+        ({"resources": {"door": "two"}}, ValueError, "got 'door': 'two'"),
+        ({"resources": {"CPU": 1}}, ValueError, "'num_cpus'"),
+        ({"resources": "gpu"}, TypeError, "resources"),
+        ({"address": 3}, TypeError, "address"),
     ],
 )
-def test_resources_are_numbers(resources: dict[str, float], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        RayEngine(resources=resources)
-
-
-@pytest.mark.parametrize("wrong", [{"resources": "gpu"}, {"address": 3}])
-def test_options_of_other_types_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(TypeError, match=next(iter(wrong))):
-        RayEngine(**wrong)
+def test_wrong_options_are_refused(
+    options: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        RayEngine(**options)
 
 
 def test_the_address_is_that_of_the_connection(cluster: RayNodes) -> None:
@@ -280,8 +277,9 @@ time.sleep(600)
 """
 
 
-@pytest.mark.proof
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.proof)]
+)
 def test_no_actor_outlives_its_driver(cluster: RayNodes, number: signal.Signals) -> None:
     driver = subprocess.Popen(
         [sys.executable, "-c", DRIVER, cluster.address],
@@ -350,91 +348,6 @@ def test_without_an_address_it_starts_a_ray_of_its_own_and_ends_it() -> None:
 
 
 SEED, GROUPS, ENVS = 5, 3, 2
-CALLS = (
-    Asked("steps", 300),
-    Asked("rollout", 5, version=1),
-    Asked("seeds", seeds=(3, 1, 4, 1, 5), version=1),
-    Asked("episodes", 20, version=2),
-)
-WEIGHTS = {1: {"w": 0.3}, 2: {"w": 0.8}}
-
-
-@pytest.mark.parametrize("actors", [1, 2])
-def test_the_data_is_that_of_one_process(cluster: RayNodes, actors: int) -> None:
-    model = one_process(walks, Weighted, SEED, GROUPS, CALLS, weights=WEIGHTS)
-    replay = sw.SequenceReplayBuffer()
-    with sw.RayCollector(
-        walks,
-        Weighted,
-        replay,
-        groups=GROUPS,
-        actors=actors,
-        seed=SEED,
-        address=cluster.address,
-    ) as collector:
-        collector.collect(steps=300)
-        rollout = collector.rollout(5, weights=WEIGHTS[1])
-        collector.collect(seeds=CALLS[2].seeds)
-        report = collector.collect(episodes=20, weights=WEIGHTS[2])
-    assert report.digest == replay.digest() == model.digest
-    expected = np.concatenate([one.observation for one in model.rollouts[1]], axis=1)
-    assert np.array_equal(rollout.observation, expected)
-    rollout.reward += 1  # as one of a Collector, it is the learner's own
-
-
-def test_a_training_goes_on_from_a_cluster_to_processes_and_back(cluster: RayNodes) -> None:
-    model = one_process(walks, Weighted, SEED, GROUPS, CALLS, weights=WEIGHTS)
-    replay = sw.SequenceReplayBuffer()
-    asked: Any = {"replay": replay, "groups": GROUPS, "seed": SEED}
-    on_ray: Any = {**asked, "actors": 2, "address": cluster.address}
-    with sw.RayCollector(walks, Weighted, **on_ray) as collector:
-        collector.collect(steps=300)
-        state = unpack(pack(collector.state_dict()), "test")
-    with sw.LocalCollector(walks, Weighted, **asked, processes=1) as local:
-        local.load_state_dict(state)
-        local.rollout(5, weights=WEIGHTS[1])
-        state = unpack(pack(local.state_dict()), "test")
-    with sw.RayCollector(walks, Weighted, **on_ray) as collector:
-        collector.load_state_dict(state, weights=WEIGHTS[1])
-        collector.collect(seeds=CALLS[2].seeds)
-        report = collector.collect(episodes=20, weights=WEIGHTS[2])
-    assert report.digest == replay.digest() == model.digest
-
-
-class Timer(threading.Thread):
-    """Calls a function once a replay has so many steps."""
-
-    def __init__(
-        self, replay: sw.SequenceReplayBuffer, steps: int, function: Callable[[], None]
-    ) -> None:
-        super().__init__()
-        self.replay, self.steps, self.function = replay, steps, function
-        self.ends = False
-        self.error: BaseException | None = None
-        self.is_done = False
-
-    def run(self) -> None:
-        try:
-            while self.replay.steps < self.steps:
-                if self.ends:
-                    return
-                time.sleep(0.005)
-            self.function()
-            self.is_done = True
-        except BaseException as error:
-            self.error = error
-
-    def __enter__(self) -> Timer:
-        self.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.ends = True
-        self.join()
-        if self.error:
-            raise self.error
-
-
 DEATHS = by_tier(1, 1, 20)
 CALL_STEPS, TIMES = 2_000, 4  # steps of a call, and how often it is made
 
@@ -469,7 +382,11 @@ def one_death(cluster: RayNodes, kill: Callable[..., None], notes: Path, rng: ra
     replay = sw.SequenceReplayBuffer()
     victims: list[tuple[int, str]] = []
 
+    # A group sends its share of a call in few pieces: so one of several calls is struck.
+    at = rng.randrange(1, CALL_STEPS * (TIMES - 1))
+
     def strike() -> None:
+        assert eventually(lambda: replay.steps >= at)
         time.sleep(rng.random() * 0.2)
         victims.append(rng.choice(noted(notes)))
         kill(cluster, *victims[0])
@@ -484,10 +401,10 @@ def one_death(cluster: RayNodes, kill: Callable[..., None], notes: Path, rng: ra
         address=cluster.address,
         answer_seconds=5,
     ) as collector:
-        # A group sends its share of a call in few pieces: so one of several calls is struck.
-        with Timer(replay, rng.randrange(1, CALL_STEPS * (TIMES - 1)), strike) as timer:
+        with ThreadPoolExecutor(1) as pool:
+            struck = pool.submit(strike)
             reports = [collector.collect(steps=CALL_STEPS) for _ in range(TIMES)]
-        assert timer.is_done
+            struck.result()
         assert reports[-1].digest == replay.digest() == expected_digest()
         assert sum(report.steps for report in reports) == replay.steps
         if kill is kill_node:
@@ -497,135 +414,3 @@ def one_death(cluster: RayNodes, kill: Callable[..., None], notes: Path, rng: ra
             os.kill(victims[0][0], signal.SIGCONT)
     assert eventually(lambda: not is_running(victims[0][0]))
     return sum(report.deaths for report in reports)
-
-
-def test_a_run_goes_on_after_a_death(cluster: RayNodes, tmp_path: Path) -> None:
-    replay = sw.SequenceReplayBuffer()
-    with sw.RayCollector(
-        functools.partial(noted_walks, tmp_path),
-        Weighted,
-        replay,
-        groups=GROUPS,
-        actors=2,
-        seed=SEED,
-        address=cluster.address,
-        flush_seconds=0.2,
-    ) as collector:
-        with collector.running(weights={"w": 0.0}) as run:
-            for number in range(1, 4):
-                goal = run.steps + 500
-                assert eventually(lambda: run.steps >= goal)  # noqa: B023
-                assert run.publish({"w": number / 4}) == number + 1
-                if number == 2:
-                    os.kill(noted(tmp_path)[0][0], signal.SIGKILL)
-            assert eventually(lambda: run.lag == 0)
-            assert eventually(lambda: run.report.reseeded > 0)
-        report = collector.report
-        assert report.deaths == 1
-        # Steps whose rows were not complete when the actor died are counted, and lost.
-        assert 0 <= report.steps - replay.steps <= ENVS * report.reseeded
-    versions: dict[int, list[int]] = {}
-    for episode in replay.iter_episodes():
-        acted = episode.fields["extra/policy_version"][:-1]  # its last row has no action
-        versions.setdefault(episode.stream, []).extend(acted)
-    assert sorted(versions) == list(range(GROUPS * ENVS))
-    for found in versions.values():
-        assert found == sorted(found)
-        assert found[-1] == 4
-
-
-def test_an_error_of_make_envs_is_raised_here(cluster: RayNodes) -> None:
-    replay = sw.SequenceReplayBuffer()
-    with (
-        sw.RayCollector(no_rom, Weighted, replay, groups=1, address=cluster.address) as collector,
-        pytest.raises(RemoteError, match=r"FileNotFoundError: no ROM at /roms/pong.bin"),
-    ):
-        collector.collect(steps=10)
-
-
-def test_functions_that_cannot_be_sent_are_refused_by_their_names(cluster: RayNodes) -> None:
-    lock: Any = threading.Lock()
-    with pytest.raises(TypeError, match=r"make_policy: .* '_thread.lock'"):
-        sw.RayCollector(walks, lambda: lock, groups=1, address=cluster.address)
-
-
-def test_another_version_of_stepwell_is_refused(
-    cluster: RayNodes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    there = sw.__version__
-    monkeypatch.setattr("stepwell.collectors.distributed.collector.__version__", "0.0.7")
-    with (
-        sw.RayCollector(walks, Weighted, groups=1, address=cluster.address) as collector,
-        pytest.raises(ValueError, match=rf"actor-0: expected stepwell 0.0.7, .* got {there}"),
-    ):
-        collector.collect(steps=10)
-
-
-@pytest.mark.proof
-def test_actors_that_find_no_place_are_an_error_within_half_a_minute(cluster: RayNodes) -> None:
-    began = time.monotonic()
-    with (
-        sw.RayCollector(
-            walks, Weighted, groups=2, address=cluster.address, resources={"num_cpus": CPUS + 1}
-        ) as collector,
-        pytest.raises(NotEnoughResources, match=rf"asks for CPU: {CPUS + 1}; .* at most {CPUS} on"),
-    ):
-        collector.collect(steps=10)
-    print(f"{time.monotonic() - began:.0f} s")
-
-
-COLLECTS = """
-import functools, sys
-from pathlib import Path
-import stepwell as sw
-from support.groups import Weighted
-from support.ray_cluster import noted_walks
-
-address, out, seed, groups = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
-replay = sw.SequenceReplayBuffer(out / "store")
-with replay, sw.RayCollector(
-    functools.partial(noted_walks, out / "notes"), Weighted, replay,
-    groups=groups, actors=2, seed=seed, address=address,
-) as collector:
-    for _ in range(1000):
-        print(collector.collect(steps=600).steps, flush=True)
-"""
-
-
-def test_a_driver_that_is_killed_leaves_its_rows_and_no_actor(
-    cluster: RayNodes, tmp_path: Path
-) -> None:
-    rng = random.Random(3)
-    for number in range(DEATHS):
-        out = tmp_path / str(number)
-        out.joinpath("notes").mkdir(parents=True)
-        driver = subprocess.Popen(
-            [sys.executable, "-c", COLLECTS, cluster.address, str(out), str(SEED), str(GROUPS)],
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ},
-        )
-        assert driver.stdout
-        with driver.stdout:
-            steps = [int(driver.stdout.readline()) for _ in range(2)]
-            time.sleep(rng.random() * 2)
-            driver.kill()
-            steps += [int(line) for line in driver.stdout if line.endswith("\n")]
-            driver.wait()
-        assert eventually(lambda: not noted(out / "notes"))  # noqa: B023
-        with sw.SequenceReplayBuffer.open(out / "store") as replay:
-            assert replay.steps >= sum(steps)  # what a call has returned is stored
-            calls = [Asked("steps", 600)] * (len(steps) + 1)
-            model = one_process(walks, Weighted, SEED, GROUPS, calls).replay
-            rows, true_rows = by_stream(replay), by_stream(model)
-            assert sorted(rows) == sorted(true_rows)
-            for stream, found in rows.items():
-                assert np.array_equal(found, true_rows[stream][: len(found)])
-
-
-def by_stream(replay: sw.SequenceReplayBuffer) -> dict[int, np.ndarray]:
-    """The observations of each env, in their order."""
-    parts: dict[int, list[np.ndarray]] = {}
-    for episode in replay.iter_episodes():
-        parts.setdefault(episode.stream, []).append(episode.fields["observation"])
-    return {stream: np.concatenate(found) for stream, found in parts.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -24,14 +24,22 @@ from stepwell.collectors.distributed import host as host_file
 from stepwell.collectors.distributed.collector import DistributedCollector
 from stepwell.collectors.distributed.host import GroupHost
 from stepwell.collectors.distributed.messages import CallKind, GroupOptions, GroupStart
-from stepwell.collectors.distributed.report import DistributedReport
 from stepwell.collectors.loop.report import EpisodeReport
 from support.examples import by_tier
-from support.groups import Asked, Counting, OneProcess, Weighted, one_process, walks
+from support.groups import (
+    MODES,
+    WALKS,
+    Asked,
+    Counting,
+    OneProcess,
+    Weighted,
+    one_process,
+    uniform,
+    walks,
+)
 from support.inline_engine import Faults, InlineEngine
 
 SEED = 7
-NUM_ENVS = 2
 WEIGHTS = {version: {"w": version / 8} for version in range(1, 9)}
 KINDS: tuple[CallKind, ...] = ("steps", "steps", "episodes", "seeds", "rollout")
 SCHEDULES = by_tier(10, 300, 10_000)
@@ -41,27 +49,48 @@ class Plan(NamedTuple):
     """The data to collect, which depend on nothing else."""
 
     groups: int
+    num_envs: int
+    make_envs: Callable[[], Any]
+    policy: Callable[[], Any]
     calls: tuple[Asked, ...]
     chunk_rows: int
-    policy: Callable[[], Any]
     piece_rows: int
+    capacity: int | None
+    options: dict[str, Any]
 
 
 def plan_of(number: int) -> Plan:
     """One of a fixed number of plans, so that each is modelled once."""
     rng = random.Random(number)
+    policy = rng.choice((Weighted, Counting, uniform))
     calls: list[Asked] = []
     version = 0
-    for _ in range(rng.randint(1, 3)):
-        version += rng.random() < 0.4
+    for _ in range(rng.randint(2, 4)):
+        version += policy is not uniform and rng.random() < 0.4
         kind: CallKind = rng.choice(KINDS)
         amount = {"steps": rng.randint(1, 50), "episodes": rng.randint(1, 6)}.get(kind, 0)
         amount = rng.randint(1, 9) if kind == "rollout" else amount
         seeds = [rng.randrange(1000) for _ in range(rng.randint(1, 5))] if kind == "seeds" else []
         calls.append(Asked(kind, amount, tuple(seeds), version))
-    policy = rng.choice((Weighted, Counting))
-    groups, chunk_rows = rng.randint(1, 4), rng.choice((3, 5, 512))
-    return Plan(groups, tuple(calls), chunk_rows, policy, rng.choice((1, 1, 7, 20, 4_096)))
+    options: dict[str, Any] = {
+        "info": {"lives": -1},
+        "metadata": {"task": "walk"},
+        # The model's Collectors would refuse seeds of another shard.
+        "shard": None if any(call.seeds for call in calls) else rng.choice((None, (2, 3))),
+        "store_state": policy is Counting,
+    }
+    num_envs = rng.randint(1, 3)
+    return Plan(
+        groups=rng.randint(1, 4),
+        num_envs=num_envs,
+        make_envs=functools.partial(walks, num_envs, rng.choice(MODES), rng.choice(WALKS)),
+        policy=policy,
+        calls=tuple(calls),
+        chunk_rows=rng.choice((3, 5, 512, 512)),
+        piece_rows=rng.choice((1, 1, 7, 20, 4_096)),
+        capacity=rng.choice((None, 100)),
+        options=options,
+    )
 
 
 class Expected(NamedTuple):
@@ -75,12 +104,11 @@ class Expected(NamedTuple):
 def expected_of(number: int) -> Expected:
     """Play the calls with plain Collectors; and with hosts, in the order of rounds and groups."""
     plan = plan_of(number)
+    made = plan.make_envs, plan.policy
+    options = GroupOptions(plan.groups, capacity=plan.capacity, **plan.options)
     with rows_in(plan.chunk_rows, plan.piece_rows):
-        model = one_process(walks, plan.policy, SEED, plan.groups, plan.calls, weights=WEIGHTS)
-        hosts = [
-            GroupHost(walks, plan.policy, GroupOptions(groups=plan.groups))
-            for _ in range(plan.groups)
-        ]
+        model = one_process(*made, SEED, plan.groups, plan.calls, weights=WEIGHTS, **plan.options)
+        hosts = [GroupHost(*made, options) for _ in range(plan.groups)]
         for group, host in enumerate(hosts):
             host.begin(GroupStart(group, 0, SEED, 0), {})
         chunks: list[tuple[int, int, int, bytes]] = []
@@ -100,7 +128,7 @@ def expected_of(number: int) -> Expected:
                     pieces[group] = piece.number
                     if payload.chunks:
                         for one in unpack_chunks(payload.chunks, model.replay.spec):
-                            stream = group * NUM_ENVS + one.stream
+                            stream = group * plan.num_envs + one.stream
                             chunks.append((stream, one.first_row, one.rows, bytes(one.data)))
                     if piece.is_last:
                         active.remove(group)
@@ -126,18 +154,17 @@ def chunks_of(replay: sw.SequenceReplayBuffer) -> list[tuple[int, int, int, byte
     return found
 
 
-def faults_of(rng: random.Random, *, can_die: bool = True) -> Faults:
+def faults_of(rng: random.Random) -> Faults:
     """Chances of faults; about half of all kinds are left out."""
 
     def chance(most: float) -> float:
         return rng.random() * most if rng.random() < 0.5 else 0.0
 
-    dying = 1.0 if can_die else 0.0
     return Faults(
         delay=chance(0.5),
-        die_before=chance(0.15) * dying,
-        die_after=chance(0.15) * dying,
-        pause=chance(0.08) * dying,
+        die_before=chance(0.15),
+        die_after=chance(0.15),
+        pause=chance(0.08),
         twice=chance(0.4),
         disorder=chance(0.7),
         slow_start=chance(0.7),
@@ -146,142 +173,100 @@ def faults_of(rng: random.Random, *, can_die: bool = True) -> Faults:
     )
 
 
-def collect_all(
-    collector: DistributedCollector, calls: Sequence[Asked]
-) -> tuple[DistributedReport, dict[int, sw.Rollout]]:
-    """Make the calls of a plan; returns the last report and the rollouts."""
-    version, rollouts = 0, {}
-    for number, asked in enumerate(calls):
-        weights = WEIGHTS[asked.version] if asked.version != version else None
-        version = asked.version
-        if asked.kind == "rollout":
-            rollouts[number] = collector.rollout(asked.amount, weights=weights)
-        elif asked.kind == "seeds":
-            collector.collect(seeds=asked.seeds, weights=weights)
-        else:
-            goal: Any = {asked.kind: asked.amount}
-            collector.collect(**goal, weights=weights)
-    return collector.report, rollouts
+def distributed(
+    engine: InlineEngine, plan: Plan, rng: random.Random, replay: Any, **more: Any
+) -> DistributedCollector:
+    return DistributedCollector(
+        lambda: engine,
+        plan.make_envs,
+        plan.policy,
+        replay,
+        groups=plan.groups,
+        actors=rng.randint(1, plan.groups),
+        in_flight=rng.randint(1, 4),
+        max_restarts=1_000,
+        start_seconds=10.0,
+        answer_seconds=10.0,
+        clock=engine.clock,
+        **plan.options,
+        **more,
+    )
 
 
-@pytest.mark.proof
-@given(st.integers(0, 29), st.integers(0, 2**48))
+def make_call(
+    collector: DistributedCollector, asked: Asked, version: int, expected: list[sw.Rollout]
+) -> None:
+    """Make a call of a plan, after one with that version; compare its rollout."""
+    weights = WEIGHTS[asked.version] if asked.version != version else None
+    if asked.kind == "rollout":
+        rollout = collector.rollout(asked.amount, weights=weights)
+        rewards = np.concatenate([part.reward for part in expected], 1)
+        assert rollout.reward.tobytes() == rewards.tobytes()
+        if "policy_version" in rollout.extras:
+            assert rollout.extras["policy_version"].max() == asked.version
+    else:
+        goal: Any = {asked.kind: asked.seeds or asked.amount}
+        collector.collect(**goal, weights=weights)
+
+
+@given(st.integers(0, 59), st.integers(0, 2**48))
 @settings(max_examples=SCHEDULES, phases=[Phase.generate])  # shrinking a seed says nothing
-def test_synchronous_calls_store_what_one_process_stores(number: int, seed: int) -> None:
-    """Same rows, same digest, same order of chunks: for any actors, order of answers and deaths."""
-    plan, rng = plan_of(number), random.Random(seed)
-    expected = expected_of(number)
-    engine = InlineEngine(rng.randrange(2**32), faults_of(rng))
-    replay = sw.SequenceReplayBuffer()
-    episodes: list[EpisodeReport] = []
-    with (
-        rows_in(plan.chunk_rows, plan.piece_rows),
-        mock.patch.object(collector_file, "_WINDOW_BYTES", rng.choice((1, 2_000, 256_000_000))),
-        DistributedCollector(
-            lambda: engine,
-            walks,
-            plan.policy,
-            replay,
-            groups=plan.groups,
-            actors=rng.randint(1, plan.groups),
-            seed=SEED,
-            in_flight=rng.randint(1, 4),
-            max_restarts=1_000,
-            start_seconds=10.0,
-            answer_seconds=10.0,
-            on_episode=episodes.append,
-            clock=engine.clock,
-        ) as collector,
-    ):
-        report, rollouts = collect_all(collector, plan.calls)
-    assert engine.is_closed
-    assert replay.digest() == report.digest == expected.model.digest
-    assert chunks_of(replay) == expected.chunks
-    assert len(replay.sessions) == 1
-    assert report.reseeded == 0
-    played = [group for call in expected.model.episodes.values() for group in call]
-    assert len(episodes) == sum(map(len, played))
-    last = expected.model.episodes[len(plan.calls) - 1]
-    assert sorted(report.returns) == sorted(each.total_reward for one in last for each in one)
-    assert {each.env for each in episodes} <= set(range(plan.groups * NUM_ENVS))
-    for at, rollout in rollouts.items():
-        parts = expected.model.rollouts[at]
-        assert rollout.reward.tobytes() == np.concatenate([p.reward for p in parts], 1).tobytes()
-        assert rollout.extras["policy_version"].max() == plan.calls[at].version
-
-
-@given(st.integers(0, 29), st.integers(0, 2**48))
-@settings(max_examples=SCHEDULES, phases=[Phase.generate])
 def test_collectors_that_follow_each_other_store_what_one_process_stores(
     number: int, seed: int
 ) -> None:
-    """Between any two calls: new actors, another number of them, and all that can die does."""
+    """Same rows, same digest, same order of chunks: for any actors, order of answers and deaths.
+
+    Before some calls: new actors, another number of them, and all that can die does.
+    """
     plan, rng = plan_of(number), random.Random(seed)
     expected = expected_of(number)
-    replay = sw.SequenceReplayBuffer()
+    replay = sw.SequenceReplayBuffer(capacity=plan.capacity)
     state: Any = None
     ended: list[EpisodeReport] = []
-    version = 0
-    for at in [*range(len(plan.calls)), -1]:
+    version, left = 0, [*enumerate(plan.calls)]
+    while left:
+        count = rng.choice((1, len(left)))
+        now, left = left[:count], left[count:]
         engine = InlineEngine(rng.randrange(2**32), faults_of(rng))
+        window = rng.choice((1, 2_000, 256_000_000))
+        begun = SEED if state is None else None
         with (
             rows_in(plan.chunk_rows, plan.piece_rows),
-            DistributedCollector(
-                lambda engine=engine: engine,  # type: ignore[misc]
-                walks,
-                plan.policy,
-                replay,
-                groups=plan.groups,
-                actors=rng.randint(1, plan.groups),
-                seed=SEED if state is None else None,
-                max_restarts=1_000,
-                start_seconds=10.0,
-                answer_seconds=10.0,
-                on_episode=ended.append,
-                clock=engine.clock,
-            ) as collector,
+            mock.patch.object(collector_file, "_WINDOW_BYTES", window),
+            distributed(engine, plan, rng, replay, seed=begun, on_episode=ended.append) as one,
         ):
             if state is not None:
-                weights = WEIGHTS[version] if version else None
-                collector.load_state_dict(unpack(pack(state), "test"), weights=weights)
-            if at < 0:
-                assert collector.state_dict()["groups"][0]["seed"] == str(SEED)
-                break
-            asked = plan.calls[at]
-            before, version = version, asked.version
-            more: dict[str, Any] = {}
-            if version != before:
-                more["weights"] = WEIGHTS[version]
-            if asked.kind == "rollout":
-                rollout = collector.rollout(asked.amount, **more)
-                rewards = [part.reward for part in expected.model.rollouts[at]]
-                assert rollout.reward.tobytes() == np.concatenate(rewards, 1).tobytes()
-            else:
-                goal: Any = {asked.kind: asked.seeds or asked.amount}
-                collector.collect(**goal, **more)
+                one.load_state_dict(unpack(pack(state), "test"), weights=WEIGHTS.get(version))
+            for at, asked in now:
+                make_call(one, asked, version, expected.model.rollouts.get(at, []))
+                version = asked.version
             if rng.random() < 0.3:
-                collector.state_dict()  # which changes nothing
-            state = collector.state_dict()
-            assert collector.report.reseeded == 0
-    assert state is not None
-    assert replay.digest() == collector_digest(state, NUM_ENVS) == expected.model.digest
-    assert chunks_of(replay) == expected.chunks
-    assert len(replay.sessions) == 1
-    played = [each for call in expected.model.episodes.values() for one in call for each in one]
-    assert len(ended) == len(played)
+                one.state_dict()  # which changes nothing
+            state = one.state_dict()
+            report = one.report
+        assert engine.is_closed
+        assert report.reseeded == 0
+    states = [DigestState.from_json(group["digest"]) for group in state["groups"]]
+    digest = DigestState.of_groups(states, plan.num_envs).hexdigest()
+    assert digest == report.digest == expected.model.digest
+    stored = chunks_of(replay)
+    assert stored == expected.chunks[-len(stored) :]
+    if plan.capacity is None:
+        assert replay.digest() == digest
+    else:  # a sixteenth of it is evicted at a time
+        assert max(rows for _, _, rows, _ in stored) <= plan.capacity // 16
+    (facts,) = replay.sessions
+    assert (facts["groups"], facts["num_envs"]) == (plan.groups, plan.groups * plan.num_envs)
+    assert facts.get("shard") == (plan.options["shard"] and [*plan.options["shard"]])
+    assert facts["seed"] == state["groups"][0]["seed"] == str(SEED)
+    assert state["total_steps"] == expected.model.replay.steps
+    *_, last = played = list(expected.model.episodes.values())
     assert len({each.episode for each in ended}) == len(ended)
+    assert len(ended) == sum(len(one) for call in played for one in call)
+    assert sorted(report.returns) == sorted(each.total_reward for one in last for each in one)
+    assert {each.env for each in ended} <= set(range(plan.groups * plan.num_envs))
     totals = [each.total_steps for each in ended]
     assert totals == sorted(totals)
-    assert state["total_steps"] == replay.steps
-
-
-def collector_digest(state: Any, num_envs: int) -> str:
-    states = [DigestState.from_json(group["digest"]) for group in state["groups"]]
-    return DigestState.of_groups(states, num_envs).hexdigest()
-
-
-def is_prefix(chunks: Sequence[Any], whole: Sequence[Any]) -> bool:
-    return list(chunks) == list(whole)[: len(chunks)]
 
 
 class Recorder:
@@ -317,7 +302,13 @@ class Recorder:
 def test_a_run_stores_a_prefix_of_each_attempt_and_nothing_of_zombies(seed: int) -> None:
     """Acknowledged rows are stored; versions never go back; published weights arrive."""
     rng = random.Random(seed)
-    groups = rng.randint(1, 3)
+    plan = plan_of(0)._replace(
+        groups=rng.randint(1, 3),
+        num_envs=2,
+        make_envs=walks,
+        policy=Weighted,
+        options={},
+    )
     engine = InlineEngine(rng.randrange(2**32), faults_of(rng))
     replay, recorder = sw.SequenceReplayBuffer(), Recorder()
     acknowledged: list[tuple[int, int, bytes]] = []
@@ -333,20 +324,7 @@ def test_a_run_stores_a_prefix_of_each_attempt_and_nothing_of_zombies(seed: int)
         rows_in(rng.choice((3, 8)), rng.choice((1, 10))),
         recorder.patched(),
         mock.patch.object(DistributedCollector, "_store", noted_store),
-        DistributedCollector(
-            lambda: engine,
-            walks,
-            Weighted,
-            replay,
-            groups=groups,
-            actors=rng.randint(1, groups),
-            seed=SEED,
-            in_flight=rng.randint(1, 3),
-            max_restarts=1_000,
-            start_seconds=10.0,
-            answer_seconds=10.0,
-            clock=engine.clock,
-        ) as collector,
+        distributed(engine, plan, rng, replay, seed=SEED) as collector,
     ):
         if rng.random() < 0.5:
             collector.collect(steps=rng.randint(1, 20))
@@ -370,7 +348,7 @@ def test_a_run_stores_a_prefix_of_each_attempt_and_nothing_of_zombies(seed: int)
     # Stored: exactly what was acknowledged, in that order.
     spec = replay.spec
     rows = [
-        (group * NUM_ENVS + one.stream, one.first_row, one.rows, rows_of(one, spec))
+        (group * plan.num_envs + one.stream, one.first_row, one.rows, rows_of(one, spec))
         for group, _, data in acknowledged
         for one in unpack_chunks(data, spec)
     ]
@@ -386,9 +364,9 @@ def test_a_run_stores_a_prefix_of_each_attempt_and_nothing_of_zombies(seed: int)
         assert attempt >= newest.get(group, 0), "rows of a zombie"
         newest[group] = attempt
         mine = [data for g, a, data in acknowledged if (g, a) == (group, attempt)]
-        assert is_prefix(mine, recorder.sent[group, attempt])
+        assert mine == recorder.sent[group, attempt][: len(mine)]
         decoded = [one.decoded(spec) for data in mine for one in unpack_chunks(data, spec)]
-        for env in range(NUM_ENVS):
+        for env in range(plan.num_envs):
             versions = [
                 chunk.fields["extra/policy_version"][: chunk.rows - bool(chunk.end)]
                 for chunk in decoded

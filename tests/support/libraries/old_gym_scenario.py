@@ -9,7 +9,6 @@ import sys
 import warnings
 from typing import Any
 
-import gymnasium
 import numpy as np
 from gymnasium.utils.env_checker import check_env
 
@@ -133,7 +132,6 @@ def main() -> None:
         checked, refused_with_gyms_checker, through_gym_make, collected, ram_facts, in_workers
     ):  # fmt: skip
         facts[part.__name__] = part(rom)
-    facts["gymnasium"] = gymnasium.__version__
     print(json.dumps(facts))
 
 

@@ -7,7 +7,9 @@ import ale_py
 import gymnasium
 import numpy as np
 import numpy.typing as npt
+from ale_py import roms
 
+from stepwell.wrappers.ale_env import quiet_emulators
 from stepwell.wrappers.atari_settings import AtariSettings
 
 Image = npt.NDArray[np.uint8]
@@ -53,6 +55,28 @@ def bare(game: str = "Breakout", **changes: Any) -> Env:
 def screen(env: Env) -> Image:
     """The emulator's screen at this moment, in gray levels."""
     return cast(Image, cast(Any, env.unwrapped).ale.getScreenGrayscale())
+
+
+class Emulator:
+    """A plain emulator, set up as that of an env."""
+
+    def __init__(self, chosen: AtariSettings) -> None:
+        quiet_emulators()
+        self.chosen = chosen
+        self.ale: Any = ale_py.ALEInterface()
+        self.ale.setFloat("repeat_action_probability", chosen.sticky)
+
+    def load(self) -> None:
+        """Load the game, in its mode and difficulty."""
+        self.ale.loadROM(roms.get_rom_path(self.chosen.game))
+        if self.chosen.mode is not None:
+            self.ale.setMode(self.chosen.mode)
+        if self.chosen.difficulty is not None:
+            self.ale.setDifficulty(self.chosen.difficulty)
+
+    def load_from_file(self, seed: int) -> None:
+        self.ale.setInt("random_seed", seed)
+        self.load()
 
 
 class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):

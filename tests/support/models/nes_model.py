@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,7 +54,7 @@ class SlowGame:
         return of
 
     def step(
-        self, held: Sequence[int], *, max_frames: int = 10**9, stuck_frames: int = 10**9
+        self, held: Iterable[int], *, max_frames: int = 10**9, stuck_frames: int = 10**9
     ) -> Seen:
         """Play these frames, up to the end of the game or a limit."""
         screens, reward, over = [], 0.0, False

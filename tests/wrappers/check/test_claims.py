@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -35,19 +33,15 @@ class Rewards(VectorWrapper[Any, Any, Any, Any, Any]):
 class Tensors(VectorWrapper[Any, Any, Any, Any, Any]):
     """Returns observations as tensors of PyTorch."""
 
-    def __init__(self, envs: Any, device: str = "cpu") -> None:
-        super().__init__(envs)
-        self._device = device
-
     def reset(self, **kwargs: Any) -> Any:
         """Reset the envs."""
         observation, info = super().reset(**kwargs)
-        return torch().as_tensor(observation, device=self._device), info
+        return torch().as_tensor(observation), info
 
     def step(self, actions: Any) -> Any:
         """Step the envs."""
         observation, *others = super().step(actions)
-        return torch().as_tensor(observation, device=self._device), *others
+        return torch().as_tensor(observation), *others
 
 
 def torch() -> Any:
@@ -72,25 +66,6 @@ class Telling(CounterEnv):
         return *others, {**info, "depth": 3}
 
 
-class Zero(CounterEnv):
-    """An observation without a number beside another."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        space: Any = spaces.Dict({"a": spaces.Box(0, 1, (0,)), "b": self.observation_space})
-        self.observation_space = space
-
-    def reset(self, **kwargs: Any) -> Any:
-        """Reset."""
-        observation, info = super().reset(**kwargs)
-        return {"a": np.zeros(0, np.float32), "b": observation}, info
-
-    def step(self, action: Any) -> Any:
-        """Step."""
-        observation, *others = super().step(action)
-        return {"a": np.zeros(0, np.float32), "b": observation}, *others
-
-
 class Kind(NamedTuple):
     """A kind of vector env, and a word of the finding that it alone has."""
 
@@ -111,7 +86,6 @@ KINDS = {
     "without a fixed shape, SAME_STEP": Kind(
         lambda: vector(OpenEnv, AutoresetMode.SAME_STEP), "spaces"
     ),
-    "a part without a number": Kind(lambda: vector(Zero)),
     "declared info": Kind(lambda: sw.make_vec(Telling, 2, num_workers=0), "info"),
     "rewards in arrays of one": Kind(
         lambda: Rewards(vector(CounterEnv), lambda reward: reward[:, None]), "rewards"
@@ -162,36 +136,6 @@ def test_the_report_says_what_the_collector_does(name: str) -> None:
         assert differs == (report.final_observation == "true")
 
 
-class Drifting(CounterEnv):
-    """Begins otherwise each time, whatever the seed."""
-
-    starts = itertools.count()
-
-    def __init__(self) -> None:
-        super().__init__(tag=next(Drifting.starts))
-
-
-@pytest.mark.parametrize(
-    ("env", "same"), [(lambda: gym.make("CartPole-v1"), True), (Drifting, False)]
-)
-def test_the_same_seed_gives_the_same_data_where_the_report_says_so(env: Any, same: bool) -> None:
-    report = sw.check_vector_env(lambda: vector(env), steps=20)
-    digests = set()
-    for _ in range(2):
-        with sw.Collector(vector(env), "random", sw.SequenceReplayBuffer(), seed=0) as collector:
-            digests.add(collector.collect(steps=40).digest)
-    assert report.is_reproducible is same
-    assert (len(digests) == 1) is same
-
-
 def test_envs_without_any_array_are_refused_with_a_reason() -> None:
     with pytest.raises(ValueError, match="at least one array"):
         sw.check_vector_env(lambda: vector(lambda: OpenEnv(spaces.Dict({}))), steps=10)
-
-
-def test_tensors_on_a_device_are_a_problem() -> None:
-    if not torch().cuda.is_available():
-        pytest.skip("needs a CUDA device")
-    report = sw.check_vector_env(lambda: Tensors(vector(CounterEnv), "cuda"), steps=10)
-    assert report.tensor_device == "cuda"
-    assert not report.is_fine

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import io
-import pickle
 import re
 import tracemalloc
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from demo_rom import build_rom
 from stepwell.wrappers.nes.cartridge import LARGEST, Cartridge
+from stepwell.wrappers.nes.emulators import NesBackend
 
 ROM = build_rom()
 BANKS = ROM[16:]
@@ -61,17 +62,6 @@ def test_a_path_and_its_bytes_give_the_same_cartridge(tmp_path: Path) -> None:
         assert Cartridge.read(rom) == dataclasses.replace(of_bytes, name="My Game.nes")
 
 
-def test_a_cartridge_can_be_sent_to_a_worker() -> None:
-    cartridge = Cartridge.read(ROM)
-    assert pickle.loads(pickle.dumps(cartridge)) == cartridge
-
-
-def test_the_hash_is_of_the_file_as_it_is() -> None:
-    dirty = ROM + b"a note behind the last bank"
-    assert Cartridge.read(dirty).data == dirty
-    assert Cartridge.read(dirty).sha256 == hashlib.sha256(dirty).hexdigest()
-
-
 @pytest.mark.parametrize(
     ("data", "facts"),
     [
@@ -98,31 +88,36 @@ def test_the_header_is_read(data: bytes, facts: dict[str, object]) -> None:
     assert cartridge.cleaned() == data
 
 
+def named(name: bytes) -> bytes:
+    """The demonstration with a dumping tool's name in its header."""
+    return ROM[:7] + name.ljust(9, b"\0")[:9] + BANKS
+
+
 @pytest.mark.parametrize(
-    "name", [b"DiskDude!", b"Disk", b"demiforce", b"NI 2.1\0\0\0", b"\0\0\0\0\0aster"]
+    ("dirty", "mapper", "head"),
+    [
+        *(
+            (named(name), 0, ROM[:16])
+            for name in (b"DiskDude!", b"Disk", b"demiforce", b"NI 2.1\0\0\0", b"\0\0\0\0\0aster")
+        ),
+        # Byte 7 may belong to a name or to the mapper, so it is not used; garbage in byte 11 alone
+        # is no name.
+        (header(b6=0x41, b7=0x40, b12=0x61, b15=0x72) + BANKS, 4, header(b6=0x41)),
+        (header(b6=0x21, b7=0x40, b11=9) + BANKS, 66, header(b6=0x21, b7=0x40)),
+        # Behind the last bank.
+        *(
+            (ROM + tail, 0, ROM[:16])
+            for tail in (b"\0", bytes(128), b"Title of the game".ljust(128, b"\0"))
+        ),
+    ],
+    ids=range(10),
 )
-def test_a_dumping_tools_name_in_the_header_is_no_mapper(name: bytes) -> None:
-    dirty = ROM[:7] + name.ljust(9, b"\0")[:9] + BANKS
+def test_what_is_no_part_of_the_game_is_left_out(dirty: bytes, mapper: int, head: bytes) -> None:
     cartridge = Cartridge.read(dirty)
-    assert (cartridge.mapper, cartridge.header, cartridge.region) == (0, "iNES", "NTSC")
-    assert cartridge.cleaned() == ROM
+    assert (cartridge.mapper, cartridge.header, cartridge.region) == (mapper, "iNES", "NTSC")
+    assert cartridge.cleaned() == head + BANKS
     assert cartridge.data == dirty
-
-
-def test_a_name_that_begins_behind_the_mapper_takes_the_high_nibble_with_it() -> None:
-    """Byte 7 may belong to the name or to the mapper, so it is not used."""
-    cartridge = Cartridge.read(header(b6=0x41, b7=0x40, b12=0x61, b15=0x72) + BANKS)
-    assert (cartridge.mapper, cartridge.cleaned()[7:16]) == (4, bytes(9))
-
-
-def test_garbage_in_byte_11_alone_is_cleared_and_the_mapper_stays() -> None:
-    cartridge = Cartridge.read(header(b6=0x21, b7=0x40, b11=9) + BANKS)
-    assert (cartridge.mapper, cartridge.cleaned()[:16]) == (66, header(b6=0x21, b7=0x40))
-
-
-@pytest.mark.parametrize("tail", [b"\0", bytes(128), b"Title of the game".ljust(128, b"\0")])
-def test_what_stands_behind_the_last_bank_is_left_out(tail: bytes) -> None:
-    assert Cartridge.read(ROM + tail).cleaned() == ROM
+    assert cartridge.sha256 == hashlib.sha256(dirty).hexdigest()
 
 
 def test_a_zip_with_one_game_in_it_is_read(tmp_path: Path) -> None:
@@ -135,16 +130,35 @@ def test_a_zip_with_one_game_in_it_is_read(tmp_path: Path) -> None:
 
 # --- what is refused ---
 
+
+def damaged_zip() -> bytes:
+    data = bytearray(zipped(a_nes=ROM))
+    data[30 + len("a.nes")] |= 0b110  # a kind of block that does not exist
+    return bytes(data)
+
+
+def locked_zip() -> bytes:
+    data = bytearray(zipped(a_nes=ROM))
+    for mark, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        data[data.index(mark) + flags] |= 1
+    return bytes(data)
+
+
 # The data, and the parts of the error message, in order.
 REFUSED = {
     "empty": (b"", "'NES' and 0x1A, got an empty file"),
     "magic alone": (b"NES\x1a", "16 bytes|got 4;"),
+    "cut in the header": (ROM[:15], "16 bytes|got 15;"),
+    "header alone": (ROM[:16], "24,592 bytes|got 16;"),
+    "cut in the last bank": (ROM[:-1], "24,592 bytes|got 24,591;"),
     "zip of nothing": (zipped(), "got a .zip"),
     "zip without a game": (zipped(readme_txt=b"x"), "one .nes file in the .zip|got 0;"),
     "zip of two": (zipped(a_nes=ROM, b_nes=ROM), "one .nes file in the .zip|got 2;"),
     "zip of a broken game": (zipped(a_nes=ROM[:-1]), "a.nes|24,592 bytes|got 24,591;"),
     "zip of a zip": (zipped(a_nes=zipped(a_nes=ROM)), "a.nes|got a .zip"),
     "broken zip": (zipped(a_nes=ROM)[:200], ".zip|got: File is not a zip file"),
+    "damaged zip": (damaged_zip(), ".zip|invalid block type"),
+    "locked zip": (locked_zip(), ".zip|password"),
     "unif": (b"UNIF" + bytes(40), "UNIF"),
     "fds": (b"FDS\x1a" + bytes(40), "Famicom Disk System"),
     "bare disk": (b"\x01*NINTENDO-HVC*" + bytes(40), "Famicom Disk System"),
@@ -192,33 +206,22 @@ def test_what_is_no_playable_cartridge_is_refused_in_one_sentence(
         assert one_sentence(str(error.value)), error.value
 
 
-LENGTHS = [0, 1, 3, 4, 15, 16, 17, 528, 16 + PRG - 1, 16 + PRG, 16 + PRG + 1, len(ROM) - 1]
-
-
-@pytest.mark.parametrize("length", LENGTHS)
-def test_a_file_that_is_cut_short_says_how_short(length: int) -> None:
-    message = rf"{len(ROM):,} bytes.*got {length:,};"
-    if length < 16:
-        message = rf"16 bytes.*got {length};" if length == 4 or length == 15 else "NES.* 0x1A.*got "
-    with pytest.raises(ValueError, match=message):
-        Cartridge.read(ROM[:length])
-
-
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"nowhere\.nes") as error:
-        Cartridge.read(tmp_path / "nowhere.nes")
-    assert one_sentence(str(error.value))
-
-
-def test_a_folder_is_no_game(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"\.nes.*folder"):
-        Cartridge.read(tmp_path)
-
-
-@pytest.mark.parametrize("rom", [None, 3, bytearray(ROM), [ROM]])
-def test_what_is_neither_path_nor_bytes_is_refused(rom: object) -> None:
-    with pytest.raises(TypeError, match=rf"rom .*path or bytes.*got {type(rom).__name__}"):
-        Cartridge.read(rom)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+@pytest.mark.parametrize(
+    ("rom", "error", "words"),
+    [
+        (Path("nowhere.nes"), FileNotFoundError, r"nowhere\.nes"),
+        (Path(), ValueError, r"\.nes.*folder"),
+        *(
+            (rom, TypeError, rf"rom .*path or bytes.*got {type(rom).__name__}")
+            for rom in (None, 3, bytearray(ROM), [ROM])
+        ),
+    ],
+    ids=range(6),
+)
+def test_what_is_no_file_is_refused(rom: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words) as caught:
+        Cartridge.read(rom)
+    assert one_sentence(str(caught.value))
 
 
 @pytest.mark.proof
@@ -238,57 +241,46 @@ def test_a_file_larger_than_any_cartridge_is_not_read_whole(tmp_path: Path) -> N
         tracemalloc.stop()
 
 
-def test_a_zip_that_cannot_be_unpacked_is_refused() -> None:
-    damaged = bytearray(zipped(a_nes=ROM))
-    damaged[30 + len("a.nes")] |= 0b110  # a kind of block that does not exist
-    with pytest.raises(ValueError, match=r"bytes .*\.zip.*invalid block type") as error:
-        Cartridge.read(bytes(damaged))
-    assert one_sentence(str(error.value))
-
-
-def test_a_zip_with_a_password_is_refused() -> None:
-    locked = bytearray(zipped(a_nes=ROM))
-    for mark, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
-        locked[locked.index(mark) + flags] |= 1
-    with pytest.raises(ValueError, match=r"\.zip.*password"):
-        Cartridge.read(bytes(locked))
-
-
 # --- which backend plays it ---
 
 
-def test_a_board_that_the_backend_does_not_know_is_named_with_those_that_it_knows() -> None:
-    cartridge = Cartridge.read(header(b6=0x51) + BANKS)
-    with pytest.raises(ValueError, match=r"0-4, 7, 9-10, 66, 71, got 5; .*stable-retro") as error:
-        cartridge.check_playable("cynes", frozenset({0, 1, 2, 3, 4, 7, 9, 10, 66, 71}))
-    assert one_sentence(str(error.value))
-    cartridge.check_playable("cynes", frozenset({5}))
-    cartridge.check_playable("stable-retro", EVERY)
+CYNES = frozenset({0, 1, 2, 3, 4, 7, 9, 10, 66, 71})
 
 
 @pytest.mark.parametrize(
-    ("mapper", "submapper", "plays"),
-    [(1, 0, True), (1, 5, False), (4, 1, False), (2, 1, True), (3, 2, True), (2, 3, False)],
+    ("changed", "backend", "mappers", "words"),
+    [
+        ({"b6": 0x51}, "cynes", CYNES, r"0-4, 7, 9-10, 66, 71, got 5; .*stable-retro"),
+        ({"b6": 0x51}, "cynes", frozenset({5}), ""),
+        # Four screens.
+        ({"b6": 0x48}, "nes-py", frozenset({4}), ""),
+        ({"b6": 0x48}, "cynes", frozenset({4}), "cynes.*two screens.*four.*stable-retro"),
+        # Variants of boards.
+        *(
+            (
+                {"b6": mapper << 4, "b7": 8, "b8": submapper << 4},
+                "cynes",
+                EVERY,
+                "" if plays else f"submapper 0 of mapper {mapper}, got {submapper}",
+            )
+            for mapper, submapper, plays in (
+                *((1, 0, True), (1, 5, False), (4, 1, False)),
+                *((2, 1, True), (3, 2, True), (2, 3, False)),
+            )
+        ),
+    ],
 )
-def test_a_variant_of_a_board_that_only_stable_retro_knows(
-    mapper: int, submapper: int, plays: bool
+def test_a_board_that_only_stable_retro_knows_is_named_with_those_that_are_known(
+    changed: dict[str, int], backend: NesBackend, mappers: frozenset[int], words: str
 ) -> None:
-    data = header(b6=mapper << 4, b7=8, b8=submapper << 4) + BANKS
-    cartridge = Cartridge.read(data)
+    cartridge = Cartridge.read(header(**changed) + BANKS)
     cartridge.check_playable("stable-retro", EVERY)
-    if plays:
-        cartridge.check_playable("cynes", EVERY)
-    else:
-        with pytest.raises(ValueError, match=f"submapper 0 of mapper {mapper}, got {submapper}"):
-            cartridge.check_playable("cynes", EVERY)
-
-
-def test_four_screens_are_refused_where_the_emulator_has_two() -> None:
-    cartridge = Cartridge.read(header(b6=0x48) + BANKS)
-    cartridge.check_playable("nes-py", frozenset({4}))
-    cartridge.check_playable("stable-retro", EVERY)
-    with pytest.raises(ValueError, match=r"cynes.*two screens.*four.*stable-retro"):
-        cartridge.check_playable("cynes", frozenset({4}))
+    if not words:
+        cartridge.check_playable(backend, mappers)
+        return
+    with pytest.raises(ValueError, match=words) as error:
+        cartridge.check_playable(backend, mappers)
+    assert one_sentence(str(error.value))
 
 
 # --- nothing else ever happens ---

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from support.envs.nes_backends import (
     each_backend,
     needs_a_backend,
 )
-from support.envs.nes_envs import BUTTONS, LOSE, NOTHING, env_of, episode, ram_of, random_actions
+from support.envs.nes_envs import BUTTONS, LOSE, NOTHING, env_of, episode, ram_of
 from support.models.nes_model import Seen, SlowGame
 
 pytestmark = needs_a_backend
@@ -31,31 +32,39 @@ pytestmark = needs_a_backend
 # --- one step against a slow model ---
 
 
-def compare(
-    env: NesEnv,
-    model: SlowGame,
-    held: Callable[[int], Sequence[int]],
-    *,
-    seed: int = 9,
-    **limits: int,
-) -> int:
-    """Step both to the end, or for 40 steps; returns the frames of the last step."""
-    observation, _ = env.reset(seed=seed)
+class Hands:
+    """The buttons held in the frames of each step, with sticky buttons by the generator.
+
+    They are drawn when the frame is played: an env that ends a step draws no further.
+    """
+
+    def __init__(self, asked: Sequence[int], sticky: float = 0.0, seed: int = 9) -> None:
+        self.generator = np_random(seed)[0]
+        self.generator.integers(1)  # the no-ops
+        self.asked, self.sticky, self.seed, self.last = asked, sticky, seed, NOOP
+
+    def held(self, index: int, frames: int) -> Iterator[int]:
+        for _ in range(frames):
+            if self.generator.random() >= self.sticky:
+                self.last = self.asked[index % len(self.asked)]
+            yield self.last
+
+
+def compare(env: NesEnv, model: SlowGame, hands: Hands, skip: int, **limits: int) -> Seen:
+    """Step both to the end, or for 40 steps; returns the last step."""
+    observation, _ = env.reset(seed=hands.seed)
     np.testing.assert_array_equal(observation, model.first)
-    frames = 0
     for index in range(40):
-        wanted = model.step(held(index), **limits)
-        action = index % int(env.action_space.n)  # type: ignore[attr-defined]
-        observation, reward, terminated, truncated, info = env.step(action)
+        wanted = model.step(hands.held(index, skip), **limits)
+        observation, reward, terminated, truncated, info = env.step(index % len(hands.asked))
         np.testing.assert_array_equal(observation, wanted.picture)
         assert reward == pytest.approx(wanted.reward, abs=1e-9)
         assert (terminated, truncated) == (wanted.terminated, wanted.truncated)
         assert info["episode_frame_number"] == model.frames
         assert {name: info[name] for name in model.variables()} == model.variables()
-        frames = wanted.frames
         if terminated or truncated:
             break
-    return frames
+    return wanted
 
 
 @each_backend
@@ -69,25 +78,7 @@ def test_a_step_is_what_a_frame_by_frame_player_sees(
     Each ninth action loses a life, so that the game ends inside a skip.
     """
     with console_of(backend) as console, env_of(demo, backend, frame_skip=skip, pool=pool) as env:
-        model = SlowGame(console, pool=pool)
-        compare(env, model, lambda index: [BUTTONS[index % len(BUTTONS)]] * skip)
-
-
-class Hands:
-    """Return the buttons held in the frames of each step, with sticky buttons by the generator."""
-
-    def __init__(self, seed: int, sticky: float, asked: Sequence[int]) -> None:
-        self.generator = np_random(seed)[0]
-        self.generator.integers(1)  # the no-ops
-        self.sticky, self.asked, self.last = sticky, asked, NOOP
-
-    def held(self, index: int, frames: int) -> list[int]:
-        found = []
-        for _ in range(frames):
-            if self.generator.random() >= self.sticky:
-                self.last = self.asked[index % len(self.asked)]
-            found.append(self.last)
-        return found
+        compare(env, SlowGame(console, pool=pool), Hands(BUTTONS), skip)
 
 
 def same_game_goes_on(env: NesEnv, console: Console) -> None:
@@ -107,18 +98,13 @@ def test_a_limit_on_each_frame_of_a_skip(
     demo: tuple[Path, Path], backend: NesBackend, frames: int
 ) -> None:
     """E6: the step stops there, and shows the last two frames that it played."""
-    most = 12 + frames
+    limits = {"max_frames": 12 + frames}
     with (
         console_of(backend) as console,
-        env_of(demo, backend, frame_skip=6, max_frames=most, sticky=0.5) as env,
+        env_of(demo, backend, frame_skip=6, sticky=0.5, **limits) as env,
     ):
-        hands = Hands(9, 0.5, BUTTONS)
-        model = SlowGame(console)
-
-        def held(index: int) -> list[int]:
-            return hands.held(index, min(6, most - 6 * index))
-
-        assert compare(env, model, held, max_frames=most) == frames
+        last = compare(env, SlowGame(console), Hands(BUTTONS, 0.5), 6, **limits)
+        assert (last.frames, last.truncated) == (frames, True)
         same_game_goes_on(env, console)
 
 
@@ -132,46 +118,14 @@ def test_a_step_that_ends_by_itself_shows_its_last_two_frames_and_leaves_the_gam
 
     The player is stopped in the middle of a skip, where RIGHT still sticks for some frames.
     """
+    given: dict[str, Any] = {"frame_skip": 6, "stuck_frames": stuck, "sticky": 0.7}
     with (
         console_of(backend) as console,
-        env_of(
-            demo, backend, actions=["RIGHT", "NOOP"], frame_skip=6, stuck_frames=stuck, sticky=0.7
-        ) as env,
+        env_of(demo, backend, actions=["RIGHT", "NOOP"], **given) as env,
     ):
-        hands = Hands(seed, 0.7, (RIGHT, NOOP))
-        # The model stops where the env does; its hands must draw no further.
-        model = OneByOne(console, hands)
-        truncated = False
-        observation, _ = env.reset(seed=seed)
-        np.testing.assert_array_equal(observation, model.first)
-        for steps in range(40):
-            wanted = model.play(steps, stuck)
-            observation, reward, terminated, truncated, info = env.step(steps % 2)
-            np.testing.assert_array_equal(observation, wanted.picture)
-            assert reward == pytest.approx(wanted.reward, abs=1e-9)
-            assert (terminated, truncated) == (wanted.terminated, wanted.truncated)
-            assert info["episode_frame_number"] == model.frames
-            if truncated:
-                break
-        assert truncated
+        hands = Hands((RIGHT, NOOP), 0.7, seed)
+        assert compare(env, SlowGame(console), hands, 6, stuck_frames=stuck).truncated
         same_game_goes_on(env, console)
-
-
-class OneByOne(SlowGame):
-    """Draws the held buttons frame by frame, until the end of the step."""
-
-    def __init__(self, console: Console, hands: Hands) -> None:
-        super().__init__(console)
-        self.hands = hands
-
-    def play(self, index: int, stuck: int) -> Seen:
-        """A step of 6 frames, or up to the frame in which the player is stuck."""
-        seen: list[Seen] = []
-        while len(seen) < 6 and not (seen and (seen[-1].terminated or seen[-1].truncated)):
-            seen.append(self.step(self.hands.held(index, 1), stuck_frames=stuck))
-        picture = np.max([one.picture for one in seen[-2:]], axis=0)
-        reward = sum(one.reward for one in seen)
-        return Seen(picture, reward, seen[-1].terminated, seen[-1].truncated, len(seen))
 
 
 # Two lives lost at once; the third goes to the enemy, in this frame behind the script.
@@ -192,24 +146,9 @@ def test_the_end_of_the_game_on_each_frame_of_a_skip(
         env_of(demo, backend, boot=f"{ALONE_SCRIPT}{idle}", frame_skip=4, actions=["NOOP"]) as env,
     ):
         model = SlowGame(console, boot=[*ALONE, *[NOOP] * idle])
-        frames = compare(env, model, lambda index: [NOOP] * 4)
-        assert (frames, model.frames) == (lead % 4 + 1, 5 + lead)
+        last = compare(env, model, Hands((NOOP,)), 4)
+        assert (last.frames, model.frames) == (lead % 4 + 1, 5 + lead)
         assert (model.variables()["lives"], ram_of(env)[RAM["state"]]) == (0, 2)
-
-
-@each_backend
-def test_golden_return_is_the_same_on_every_backend(
-    demo: tuple[Path, Path], backend: NesBackend
-) -> None:
-    """E4: the scripted episode of 984 frames; two lives lost, a coin, the whole way."""
-    actions = random_actions(984, seed=4)
-    with env_of(demo, backend, ram_obs=True) as env:
-        seen = episode(env, actions)
-    assert len(seen) == 1 + 984
-    assert seen[-1][2:4] == (True, False)
-    assert sum(reward for _, reward, *_ in seen) == pytest.approx(76.8)
-    kept = {name: seen[-1][4][name] for name in ("lives", "score", "world_x", "state")}
-    assert kept == {"lives": 1, "score": 1, "world_x": 768, "state": 3}
 
 
 # --- E6: ends ---

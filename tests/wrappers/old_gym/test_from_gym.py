@@ -17,7 +17,7 @@ from gymnasium.utils.passive_env_checker import data_shares_objects
 from gymnasium.vector import SyncVectorEnv
 
 import support.libraries.old_gym_fakes as old
-from stepwell.wrappers import from_gym, make_vec
+from stepwell.wrappers import from_gym
 from stepwell.wrappers.old_gym import OldGymEnv, modern_space
 from support.libraries.old_gym_fakes import JoypadSpace, MixedEnv, NewerEnv, OldEnv, Wrapper
 
@@ -45,10 +45,7 @@ def answering(step: Callable[[OldEnv, old.Frame], Any]) -> OldGymEnv:
 
 def reset_of(space: Any, observation: object) -> Any:
     """The first observation of an adapted env with that space, whose reset returns the other."""
-    fake = OldEnv()
-    fake.observation_space = space
-    fake.reset = lambda: observation  # type: ignore[method-assign]
-    return from_gym(fake).reset()[0]
+    return from_gym(drawing(observation_space=space, reset=lambda: observation)).reset()[0]
 
 
 @pytest.mark.parametrize("make", ENVS.values(), ids=ENVS)
@@ -121,19 +118,6 @@ def test_observations_are_copies_in_order_whatever_the_strides() -> None:
     np.testing.assert_array_equal(seen[-1], env.old_env.screen)
 
 
-TURNED = np.arange(36, dtype=np.uint8).reshape(3, 4, 3)[..., ::-1]
-
-
-@pytest.mark.parametrize(
-    "live", [TURNED, TURNED[:0], TURNED[..., :1], TURNED[0, 0], np.asfortranarray(TURNED[..., 0])]
-)
-def test_arrays_of_any_strides_are_copied_exactly(live: old.Frame) -> None:
-    observation = reset_of(old.Box(0, 255, live.shape, np.uint8), live)
-    np.testing.assert_array_equal(observation, live)
-    assert observation.flags.c_contiguous
-    assert not np.shares_memory(observation, live)
-
-
 def test_buffers_inside_infos_are_copied_too() -> None:
     env = adapted(MixedEnv())
     env.reset()
@@ -181,6 +165,23 @@ def test_a_tuple_that_the_space_asks_for_is_no_pair_of_observation_and_info() ->
 # Seeds and options
 
 
+class Both(NewerEnv):
+    seed: Any = OldEnv.seed
+
+
+def deprecated(kind: type[OldEnv], error: bool) -> OldEnv:
+    """An env with the method that gym 0.22 to 0.25 give each env."""
+
+    def seed(self: Any, seed: int | None = None) -> None:
+        if error:
+            raise DeprecationWarning("gym 0.25 says so")
+        OldEnv.seed(self, seed)
+
+    seed.__module__ = "gym.core"
+    env: OldEnv = type("Env", (kind,), {"seed": seed})()
+    return env
+
+
 @pytest.mark.parametrize(
     ("make", "seeded_by"),
     [
@@ -190,63 +191,23 @@ def test_a_tuple_that_the_space_asks_for_is_no_pair_of_observation_and_info() ->
         (NewerEnv, ["reset"]),
         (lambda: Wrapper(NewerEnv()), ["reset"]),
         (lambda: Wrapper(Wrapper(NewerEnv())), ["reset"]),
+        (Both, ["seed", "reset"]),
+        (lambda: Wrapper(deprecated(NewerEnv, True)), ["reset"]),
+        (lambda: deprecated(OldEnv, False), ["seed"]),  # it seeds what such an env draws from
     ],
 )
 def test_a_seed_reaches_the_env_by_the_way_it_takes_seeds(make: Make, seeded_by: list[str]) -> None:
     env = adapted(make())
     assert env.metadata["stepwell"]["seeded_by"] == seeded_by
     first = env.reset(seed=7)[0]
-    assert env.old_env.seeds == [7]
+    assert env.old_env.seeds == [7] * len(seeded_by)
+    assert env.old_env.action_space.seeds == [7]
+    assert env.np_random_seed == 7
+    drawn = env.np_random.random()
     other = [env.reset()[0] for _ in range(4)]
     assert any((first != one).any() for one in other)
     np.testing.assert_array_equal(env.reset(seed=7)[0], first)
-
-
-def test_both_ways_are_used_where_there_are_two() -> None:
-    class Both(NewerEnv):
-        def seed(self, seed: int | None = None) -> list[int | None]:
-            return OldEnv.seed(self, seed)
-
-    env = adapted(Both())
-    env.reset(seed=3)
-    assert env.metadata["stepwell"]["seeded_by"] == ["seed", "reset"]
-    assert env.old_env.seeds == [3, 3]
-
-
-def test_gyms_own_deprecated_seed_is_left_alone_where_reset_takes_a_seed() -> None:
-    def seed(self: Any, seed: int | None = None) -> None:
-        raise DeprecationWarning("gym 0.25 says so")
-
-    seed.__module__ = "gym.core"
-    env = type("Env", (NewerEnv,), {"seed": seed})()
-    assert adapted(Wrapper(env)).metadata["stepwell"]["seeded_by"] == ["reset"]
-
-
-def test_gyms_own_deprecated_seed_is_used_where_there_is_no_other_way() -> None:
-    """gym 0.22 to 0.25: it seeds the generator that such an env draws from."""
-
-    def seed(self: Any, seed: int | None = None) -> None:
-        self.seeds.append(seed)
-
-    seed.__module__ = "gym.core"
-    env = adapted(type("Env", (OldEnv,), {"seed": seed})())
-    env.reset(seed=4)
-    assert env.old_env.seeds == [4]
-
-
-def test_the_old_action_space_is_seeded_too() -> None:
-    env = adapted(OldEnv())
-    env.reset(seed=11)
-    assert env.old_env.action_space.seeds == [11]
-
-
-def test_the_adapters_own_generator_follows_the_seed() -> None:
-    env = adapted(OldEnv())
-    env.reset(seed=5)
-    first = env.np_random.integers(2**40)
-    env.reset(seed=5)
-    assert env.np_random.integers(2**40) == first
-    assert env.np_random_seed == 5
+    assert env.np_random.random() == drawn
 
 
 def test_options_reach_an_env_that_takes_them_and_are_refused_elsewhere() -> None:
@@ -262,18 +223,13 @@ def test_options_reach_an_env_that_takes_them_and_are_refused_elsewhere() -> Non
 # Order of calls
 
 
-def test_a_step_before_the_first_reset_is_refused() -> None:
+@pytest.mark.parametrize("kind", [OldEnv, NewerEnv])
+def test_a_step_before_or_after_an_episode_is_refused_until_a_reset(kind: Make) -> None:
     """N3."""
-    env = adapted(OldEnv())
+    env = adapted(kind(length=1))
     with pytest.raises(ResetNeeded, match=r"step .*first .*reset\(\)"):
         env.step(0)
     assert env.old_env.actions == []
-
-
-@pytest.mark.parametrize("kind", [OldEnv, NewerEnv])
-def test_a_step_after_the_end_is_refused_until_a_reset(kind: Make) -> None:
-    """N3."""
-    env = adapted(kind(length=1))
     env.reset()
     env.step(0)
     with pytest.raises(ResetNeeded, match=r"step .*end.*reset\(\)"):
@@ -299,12 +255,6 @@ def test_a_limit_truncates_and_restarts_with_each_episode() -> None:
         assert env.step(0)[2:4] == (False, True)
         with pytest.raises(ResetNeeded):
             env.step(0)
-
-
-@pytest.mark.parametrize("limit", [0, -1, 2.0, True, "9"])
-def test_a_limit_that_is_no_number_of_steps_is_refused(limit: Any) -> None:
-    with pytest.raises(ValueError, match=rf"max_episode_steps.*got {limit!r}"):
-        from_gym(OldEnv(), max_episode_steps=limit)
 
 
 # Spaces and actions
@@ -341,28 +291,6 @@ def test_a_space_becomes_gymnasiums(space: object, expected: spaces.Space[Any]) 
     assert isinstance(made, type(expected))
 
 
-@pytest.mark.parametrize(
-    ("space", "message"),
-    [
-        (old.Graph(), r"observation_space .*old_gym_fakes\.Graph"),
-        (
-            old.Dict({"a": old.Tuple([old.Graph()])}),
-            r"observation_space\['a'\]\[0\] .*old_gym_fakes\.Graph",
-        ),
-        (None, "observation_space .*NoneType"),
-        (type("Box", (), {"low": 0, "dtype": "uint8"})(), "'high'"),
-        (old.Box(0, 1, (2,), None), "observation_space .*dtype"),
-    ],
-)
-def test_a_space_that_gymnasium_does_not_have_is_refused(space: object, message: str) -> None:
-    if isinstance(space, old.Box):
-        space.dtype = None
-    fake = OldEnv()
-    fake.observation_space = space
-    with pytest.raises(TypeError, match=message):
-        from_gym(fake)
-
-
 @pytest.mark.parametrize("action", [2, np.int64(2), np.array(2), np.uint8(2)])
 def test_a_whole_number_reaches_the_old_env_as_an_int(action: object) -> None:
     env = adapted(JoypadSpace(OldEnv(), [0, 1, 9]))
@@ -389,49 +317,46 @@ def test_other_actions_are_passed_on_unchanged() -> None:
 # Rendering and metadata
 
 
-def test_the_old_keys_of_metadata_get_their_new_names() -> None:
-    env = adapted(OldEnv())
-    assert env.metadata["render_modes"] == ["human", "rgb_array"]
-    assert env.metadata["render_fps"] == 60
-    assert not env.metadata.keys() & {"render.modes", "video.frames_per_second"}
-    assert "stepwell" not in OldEnv.metadata
+def drawing(**facts: Any) -> OldEnv:
+    env = OldEnv()
+    vars(env).update(facts)
+    return env
 
 
-@pytest.mark.parametrize("make", [OldEnv, lambda: JoypadSpace(Wrapper(OldEnv()), [0])])
-def test_an_old_env_renders_a_picture_and_opens_no_window(make: Make) -> None:
+@pytest.mark.parametrize(
+    ("make", "mode"),
+    [
+        (OldEnv, "rgb_array"),  # and opens no window
+        (lambda: JoypadSpace(Wrapper(OldEnv()), [0]), "rgb_array"),
+        (lambda: NewerEnv(render_mode="rgb_array"), "rgb_array"),
+        (lambda: NewerEnv(render_mode="human"), "human"),
+        (lambda: drawing(metadata={"render.modes": ["human"]}), None),
+    ],
+    ids=["0.21", "joypad", "chosen", "window", "window alone"],
+)
+def test_a_picture_is_shown_where_the_env_can_show_one(make: Make, mode: str | None) -> None:
     env = adapted(make())
     env.reset()
-    assert env.render_mode == "rgb_array"
+    assert env.render_mode == mode
+    if mode is None:
+        with pytest.raises(UnsupportedMode, match=r"'rgb_array'.*\['human'\]"):
+            env.render()
+        return
     picture = cast(Any, env.render())
+    if mode == "human":
+        assert picture is None
+        return
     np.testing.assert_array_equal(picture, env.old_env.screen)
     assert picture.flags.c_contiguous
     assert not np.shares_memory(picture, env.old_env.memory)
 
 
-def test_an_env_that_can_only_open_a_window_does_not() -> None:
-    fake = OldEnv()
-    fake.metadata = {"render.modes": ["human"]}
-    env = adapted(fake)
-    env.reset()
-    assert env.render_mode is None
-    with pytest.raises(UnsupportedMode, match=r"'rgb_array'.*\['human'\]"):
-        env.render()
-
-
-def test_a_render_mode_that_was_chosen_with_the_env_is_kept() -> None:
-    env = adapted(NewerEnv(render_mode="rgb_array"))
-    env.reset()
-    assert env.render_mode == "rgb_array"
-    assert not np.shares_memory(cast(Any, env.render()), env.old_env.memory)
-    window = adapted(NewerEnv(render_mode="human"))
-    window.reset()
-    assert window.render_mode == "human"
-    assert window.render() is None
-
-
 def test_the_metadata_names_what_was_adapted() -> None:
-    facts = adapted(Wrapper(JoypadSpace(OldEnv(), [0])), max_episode_steps=9).metadata["stepwell"]
-    assert facts == {
+    found = adapted(Wrapper(JoypadSpace(OldEnv(), [0])), max_episode_steps=9).metadata
+    assert found.keys() == {"render_modes", "render_fps", "stepwell"}  # the new names
+    assert (found["render_modes"], found["render_fps"]) == (["human", "rgb_array"], 60)
+    assert "stepwell" not in OldEnv.metadata
+    assert found["stepwell"] == {
         "maker": "from_gym",
         "id": "support.libraries.old_gym_fakes:OldEnv",
         "wrappers": [
@@ -458,6 +383,16 @@ def test_versions_are_those_of_the_packages_that_the_classes_come_from() -> None
 # What is no old env
 
 
+def spaced(space: object) -> OldEnv:
+    return drawing(observation_space=space)
+
+
+def untyped() -> old.Box:
+    space = old.Box(0, 1, (2,), None)
+    space.dtype = None
+    return space
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -468,6 +403,14 @@ def test_versions_are_those_of_the_packages_that_the_classes_come_from() -> None
         ("SuperMarioBros-v0", "str .*reset.*step.*observation_space.*action_space"),
         (lambda: OldEnv(), "function .*reset.*step"),
         (None, "NoneType .*reset"),
+        (SyncVectorEnv([lambda: from_gym(OldEnv())]), r"from_gym.* vector env"),
+        (Wrapper(type("E", (), {"num_envs": 2})), r"from_gym.* vector env"),
+        (Wrapper(old.PassiveEnvChecker(OldEnv())), r"gym\.make\(\.\.\., disable_env_checker=True"),
+        (spaced(old.Graph()), r"observation_space .*old_gym_fakes\.Graph"),
+        (spaced(old.Dict({"a": old.Tuple([old.Graph()])})), r"\['a'\]\[0\] .*old_gym_fakes\.Graph"),
+        (spaced(None), "observation_space .*NoneType"),
+        (spaced(type("Box", (), {"low": 0, "dtype": "uint8"})()), "'high'"),
+        (spaced(untyped()), "observation_space .*dtype"),
     ],
 )
 def test_what_is_no_old_env_is_refused(given: object, message: str) -> None:
@@ -475,47 +418,16 @@ def test_what_is_no_old_env_is_refused(given: object, message: str) -> None:
         from_gym(given)
 
 
+@pytest.mark.parametrize("limit", [0, -1, 2.0, True, "9"])
+def test_a_limit_that_is_no_number_of_steps_is_refused(limit: Any) -> None:
+    with pytest.raises(ValueError, match=rf"max_episode_steps.*got {limit!r}"):
+        from_gym(OldEnv(), max_episode_steps=limit)
+
+
 def test_an_env_that_names_itself_as_its_inner_env_is_no_endless_chain() -> None:
     fake = OldEnv()
     vars(fake)["env"] = fake
     assert adapted(fake).metadata["stepwell"]["wrappers"] == []
-
-
-def test_a_vector_env_is_refused() -> None:
-    for envs in (
-        SyncVectorEnv([lambda: from_gym(OldEnv())]),
-        Wrapper(type("E", (), {"num_envs": 2})),
-    ):
-        with pytest.raises(TypeError, match=r"from_gym.* vector env"):
-            from_gym(envs)
-
-
-def test_gyms_own_checker_is_refused_with_the_option_that_disables_it() -> None:
-    with pytest.raises(TypeError, match=r"checker.*gym\.make\(\.\.\., disable_env_checker=True"):
-        from_gym(Wrapper(old.PassiveEnvChecker(OldEnv())))
-
-
-# Many
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_many_run_side_by_side_and_show_the_same_as_one(num_workers: int) -> None:
-    def make() -> gymnasium.Env[Any, Any]:
-        return from_gym(JoypadSpace(OldEnv(length=3), [0, 5, 9]))
-
-    envs = make_vec(make, 4, num_workers=num_workers)
-    try:
-        observation, _ = envs.reset(seed=20)
-        rows = [np.array(observation)]
-        for action in ([0, 1, 2, 0], [1, 1, 1, 1]):
-            rows.append(np.array(envs.step(np.array(action))[0]))
-    finally:
-        envs.close()
-    for index in range(4):
-        env = make()
-        expected = [env.reset(seed=20 + index)[0]]
-        expected += [env.step([[0, 1, 2, 0], [1, 1, 1, 1]][t][index])[0] for t in range(2)]
-        np.testing.assert_array_equal([row[index] for row in rows], expected)
 
 
 @pytest.mark.parametrize("values", [4, 5])

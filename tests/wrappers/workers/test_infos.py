@@ -47,23 +47,15 @@ def plain(draw: st.DrawFn) -> list[tuple[int, dict[str, Any]]]:
     return list(enumerate(infos))
 
 
-@given(plain())
-def test_plain_infos_are_joined_as_gymnasium_joins_them(
-    infos: list[tuple[int, dict[str, Any]]],
+@given(plain(), st.lists(st.dictionaries(KEYS, VALUES), min_size=1, max_size=4), st.data())
+def test_what_is_joined_is_joined_as_gymnasium_does(
+    infos: list[tuple[int, dict[str, Any]]], others: list[dict[str, Any]], data: st.DataObject
 ) -> None:
-    found = plain_columns(infos, len(infos))
-    assert found is not None
-    check_equal(found, Joined(len(infos)).joined(infos))
-
-
-@given(st.lists(st.dictionaries(KEYS, VALUES), min_size=1, max_size=4), st.data())
-def test_what_is_joined_at_all_is_joined_as_gymnasium_does(
-    infos: list[dict[str, Any]], data: st.DataObject
-) -> None:
-    indexed = [pair for pair in enumerate(infos) if data.draw(st.booleans())]
-    found = plain_columns(indexed, len(infos))
-    if found is not None:
-        check_equal(found, Joined(len(infos)).joined(indexed))
+    assert plain_columns(infos, len(infos)) is not None
+    some = [pair for pair in enumerate(others) if data.draw(st.booleans())]
+    for one, count in ((infos, len(infos)), (some, len(others))):
+        if (found := plain_columns(one, count)) is not None:
+            check_equal(found, Joined(count).joined(one))
 
 
 def test_others_are_left_to_gymnasium() -> None:
