@@ -12,7 +12,6 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -53,16 +52,6 @@ _FRAMES, _FRAME_SIDE = 8, 160
 _MOST_READ = 64 << 20  # bytes of the frames of a picture
 _MOST_PICTURE = 1 << 20
 _PUNCTUATION = re.compile(r"([!-,/:-@\[-`{-~])")  # of ASCII, but - and .
-
-
-class FormatFacts(NamedTuple):
-    """Facts about the format of an exported data set."""
-
-    name: str
-    about: str  # what it is for, in a line
-    loading: str  # Python that loads the data set, by a path in the current folder
-    notes: Sequence[str]  # for the user of the data set, one clause each
-    readme: str | None  # the card that the format itself has written
 
 
 def check_license(license: str | None) -> None:
@@ -111,29 +100,32 @@ def store_card(
 def export_card(
     storage: Storage,
     chosen: frozenset[tuple[int, int]],
-    exported: FormatFacts,
     *,
+    format_: str,
+    about: str,
+    loading: str,  # Python that loads the data set, by a path in the current folder
+    notes: Sequence[str],
+    readme: str | None,  # the card that the format itself has written
     title: str,
-    license: str | None = None,
+    license: str | None,
 ) -> dict[str, bytes]:
     """The card of exported episodes, chosen by id and first row, and its picture, by file name."""
-    check_license(license)
     facts = _Facts(storage, chosen)
-    configs = _LEROBOT if exported.name == "lerobot" else "viewer: false\n"
+    configs = _LEROBOT if format_ == "lerobot" else "viewer: false\n"
     tables = ""
-    if exported.readme is not None:
-        _, _, tables = exported.readme.partition("\n---\n")
-        if found := _CONFIGS.search(exported.readme):
+    if readme is not None:
+        _, _, tables = readme.partition("\n---\n")
+        if found := _CONFIGS.search(readme):
             configs = found[0]
         tables = re.sub(r"^# .*$", "## The tables", tables.strip(), count=1, flags=re.MULTILINE)
     text = _card(
         facts,
         title=title,
         license=license,
-        kind=f"a data set in the format {exported.name}: {exported.about}",
+        kind=f"a data set in the format {format_}: {about}",
         hub=configs,
-        loading=[f"```python\n{exported.loading}\n```"],
-        notes=exported.notes,
+        loading=[f"```python\n{loading}\n```"],
+        notes=notes,
         tables=tables,
     )
     return {CARD: text.encode(), **facts.picture_files}

@@ -9,7 +9,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple, cast
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
 import numpy as np
 import typer
@@ -26,7 +26,6 @@ from ...buffers.view.summary import describe_size
 from ..distributed.report import DistributedReport, distributed_status
 from ..loop.collector import Collector, check_shard
 from ..loop.report import CollectReport, collect_status, rate_parts
-from .errors import exit_on_error
 from .game_options import (
     RUN,
     EnvName,
@@ -34,28 +33,19 @@ from .game_options import (
     Workers,
     with_game_options,
 )
-from .load_policy import POLICY_HELP, load_policy
+from .load_policy import Policy, load_policy
 from .make_envs import (
     EnvRequest,
     make_envs,
     refuse_endless,
 )
 from .options import (
-    Debug,
-    Json,
-    Quiet,
     count_in,
     number_of_bytes,
     parse_metadata,
     refuse_store,
 )
-from .output import (
-    LiveLine,
-    Part,
-    plural,
-    print_json,
-    print_parts,
-)
+from .output import Output, Part, plural, with_output
 from .run_config import config_text, naming_config, take_config
 
 if TYPE_CHECKING:
@@ -97,6 +87,7 @@ EpisodeFacts = Annotated[
 
 
 @with_game_options
+@with_output()
 def collect(
     context: typer.Context,
     env: EnvName,
@@ -124,14 +115,7 @@ def collect(
             rich_help_panel=RUN,
         ),
     ] = None,
-    policy: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help=POLICY_HELP,
-            rich_help_panel=RUN,
-        ),
-    ] = "random",
+    policy: Policy = "random",
     seed: Annotated[
         str | None,
         typer.Option(
@@ -230,9 +214,7 @@ def collect(
             rich_help_panel=_FILE,
         ),
     ] = False,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
+    output: Output,
 ) -> None:
     """Play envs with a policy and store every row in a folder.
 
@@ -250,7 +232,7 @@ def collect(
     Ctrl-C stops the run and keeps the collected steps.
     Exit codes: 0 done, 2 an error that you can correct, 130 Ctrl-C.
     """
-    with exit_on_error(debug), naming_config(context):
+    with naming_config(context):
         request = EnvRequest(
             env=env,
             num_envs=count_in("--num-envs", num_envs) or 0,
@@ -279,11 +261,12 @@ def collect(
             replay = stack.enter_context(opened)
             request, places, used_seed = _as_in_last_run(request, places, chosen_seed, replay)
             used_shard = _as_in_all_runs(chosen_shard, replay)
-            line = stack.enter_context(LiveLine(is_silent=quiet or as_json))
-            line.say(places.making(request))
+            line = stack.enter_context(output.line(places.making(request)))
             defaults = missing_values(info_fields, request)
             shown = distributed_status if places.groups else collect_status
             status = partial(shown, steps=goal.steps, episodes=goal.episodes)
+            common: dict[str, Any] = {"seed": used_seed, "shard": used_shard, "tolerate": faults}
+            common |= {"info": defaults, "metadata": facts, "log": log}
             collector: Collector | LocalCollector
             if places.groups:
                 # Imported here: most runs have no other processes.
@@ -295,41 +278,23 @@ def collect(
                     replay,
                     groups=places.groups,
                     processes=places.processes,
-                    seed=used_seed,
-                    shard=used_shard,
-                    tolerate=faults,
-                    info=defaults,
-                    metadata=facts,
-                    log=log,
+                    **common,
                 )
             else:
                 envs = make_envs(request)
                 stack.callback(envs.close)  # the Collector closes them too, once there is one
-                collector = Collector(
-                    envs,
-                    agent,
-                    replay,
-                    seed=used_seed,
-                    shard=used_shard,
-                    tolerate=faults,
-                    info=defaults,
-                    metadata=facts,
-                    log=log,
-                )
+                collector = Collector(envs, agent, replay, **common)
             stack.enter_context(collector)
             report = collector.collect(
                 steps=goal.steps, episodes=goal.episodes, progress=line.reporter(status)
             )
             session = replay.sessions[-1]
-        if as_json:
-            made = {"env": env, "num_envs": request.num_envs, "seed": used_seed}
-            print_json({**report.to_json(), **made, "session": session})
-        elif not quiet:
-            store = replay.storage
-            raw_bytes = store.index.rows * store.spec.row_bytes
-            stored_bytes = int(store.index.records["nbytes"].sum())
-            size_parts = describe_size(disk_bytes(out), raw_bytes, stored_bytes)
-            print_parts(*summary(report, used_seed, size_parts))
+        made = {"env": env, "num_envs": request.num_envs, "seed": used_seed, "session": session}
+        store = replay.storage
+        raw_bytes = store.index.rows * store.spec.row_bytes
+        stored_bytes = int(store.index.records["nbytes"].sum())
+        size_parts = describe_size(disk_bytes(out), raw_bytes, stored_bytes)
+        output.show({**report.to_json(), **made}, *summary(report, used_seed, size_parts))
 
 
 class Goal(NamedTuple):

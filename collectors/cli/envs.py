@@ -16,9 +16,7 @@ import rich.text
 import typer
 from gymnasium.envs.registration import EnvSpec
 
-from .errors import exit_on_error
-from .options import Debug, Json
-from .output import print_json
+from .output import Output, print_json, with_output
 
 # Modules of Gymnasium whose envs need other packages: what to look for, and what to install.
 _NEEDS = {
@@ -53,13 +51,14 @@ class Catalogue:
     nes: Emulators = field(default_factory=Emulators)  # for cartridges, which users must have
 
 
+@with_output(has_quiet=False)
 def envs(
     pattern: Annotated[
         str | None,
         typer.Argument(metavar="[PATTERN]", help="Part of a name, in upper or lower case."),
     ] = None,
-    as_json: Json = False,
-    debug: Debug = False,
+    *,
+    output: Output,
 ) -> None:
     """List the envs to collect from: Atari games, NES emulators, Gymnasium's envs.
 
@@ -69,17 +68,16 @@ def envs(
 
     Names are printed one per line where the output is not a terminal.
     """
-    with exit_on_error(debug):
-        found = catalogue() if pattern is None else matching(catalogue(), pattern)
-        if pattern is not None and not any(
-            (*dataclasses.astuple(found)[:-1], *dataclasses.astuple(found.nes))
-        ):
-            hint = suggestion(pattern, "leave it out to see them all")
-            raise ValueError(f"PATTERN: expected part of an env's name, got {pattern!r}; {hint}")
-        if as_json:
-            print_json(dataclasses.asdict(found))
-        else:
-            _show(found, everything=pattern is not None)
+    found = catalogue() if pattern is None else matching(catalogue(), pattern)
+    if pattern is not None and not any(
+        (*dataclasses.astuple(found)[:-1], *dataclasses.astuple(found.nes))
+    ):
+        hint = suggestion(pattern, "leave it out to see them all")
+        raise ValueError(f"PATTERN: expected part of an env's name, got {pattern!r}; {hint}")
+    if output.as_json:
+        print_json(dataclasses.asdict(found))
+    else:
+        _show(found, everything=pattern is not None)
 
 
 def catalogue() -> Catalogue:

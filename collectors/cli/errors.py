@@ -21,7 +21,7 @@ import signal
 import sysconfig
 import traceback
 import warnings
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -78,10 +78,14 @@ class _Line(NamedTuple):
 
 
 @contextmanager
-def exit_on_error(debug: bool, after_interrupt: str = "--resume goes on") -> Generator[None]:
+def exit_on_error(
+    debug: bool,
+    after_interrupt: str = "--resume goes on",
+    codes: Mapping[type[Exception], int] | None = None,
+) -> Generator[None]:
     """Turn an error of the user's into a sentence and an exit code, and warnings into sentences."""
     # With ``debug`` every error passes unchanged; ``after_interrupt`` says how to get the rest
-    # after Ctrl-C.
+    # after Ctrl-C; ``codes`` are those of errors that have one of their own.
     numbers = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
     loading = [number for number in numbers if signal.getsignal(number) is leave_at_once]
     for number in loading:
@@ -102,15 +106,15 @@ def exit_on_error(debug: bool, after_interrupt: str = "--resume goes on") -> Gen
         show_error("; ".join([by, *note, *after]))
         number = signal.Signals[str(stop)] if stop.args else signal.SIGINT
         raise typer.Exit(128 + number) from None
-    except BrokenPipeError:
-        raise  # the reader of our output is gone
+    except (BrokenPipeError, typer.Exit):  # the first: the reader of our output is gone
+        raise
     except Exception as error:
         sentence = None if debug else sentence_of(error)
         if sentence is None:
             raise
         kept = _kept(error)
         show_error(f"{sentence}; {kept}" if kept else sentence)
-        raise typer.Exit(BAD_INPUT) from None
+        raise typer.Exit((codes or {}).get(type(error), BAD_INPUT)) from None
     finally:
         for number in loading:  # all is reported and closed: only the interpreter is left to exit
             signal.signal(number, signal.SIG_DFL)

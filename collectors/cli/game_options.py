@@ -1,9 +1,11 @@
-"""Options of games, which every command that makes envs has."""
+"""Options of games, and of episodes that are played again, of every command that makes envs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
 import typer
@@ -13,11 +15,12 @@ from .make_envs import (
     OTHER_NAMES,
     Backend,
     EnvOptions,
+    id_or_factory,
     parse_actions,
     parse_crop,
     parse_size,
 )
-from .options import Row, count_in, real_number, with_options
+from .options import PLAYING, Row, count_in, real_number, taken, with_options
 
 RUN = "What to run"
 """Panel of options."""
@@ -176,15 +179,26 @@ class GivenGameOptions:
 
     def parsed(self) -> EnvOptions:
         """The settings of games; those that were not given are left out."""
-        found: EnvOptions = {}
-        for rows in GAME_OPTIONS.values():
-            for name, row in rows.items():
-                given = self.values[name]
-                if given not in (None, []) and name != "backend":
-                    option = f"--{name.replace('_', '-')}"
-                    setting = OTHER_NAMES.get(name, name)
-                    found[setting] = given if row.take is None else row.take(option, given)
-        return found
+        found = taken(GAME_OPTIONS, self.values)
+        return {OTHER_NAMES.get(n, n): value for n, value in found.items() if n != "backend"}
 
 
 with_game_options = with_options("games", GAME_OPTIONS, GivenGameOptions)
+
+_AGAIN: Mapping[str, Mapping[str, Row]] = {
+    PLAYING: {
+        "lanes": Row(
+            "N",
+            "Episodes to play at a time, each in a process. Default: one for each core.",
+            count_in,
+        ),
+        "env": Row(
+            "MODULE:NAME",
+            "A function that makes the env, or an env id, where the store does not say how.",
+            lambda option, text: id_or_factory(text, option),
+        ),
+        "rom": Row("FILE", "The cartridge of an NES game.", of=Path),
+    }
+}
+# A command gets arguments of the functions that play episodes again.
+with_playing = with_options("again", _AGAIN, partial(taken, _AGAIN))

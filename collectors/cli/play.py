@@ -18,24 +18,17 @@ from .collect import (
     parse_info,
     refuse_folder,
 )
-from .errors import exit_on_error
 from .game_options import RUN, EnvName, GivenGameOptions, with_game_options
 from .load_policy import POLICY_HELP, load_policy
 from .make_envs import EnvRequest, is_cartridge, make_envs
-from .options import (
-    Debug,
-    Json,
-    Quiet,
-    count_in,
-    parse_metadata,
-    real_number,
-)
-from .output import Part, plural, print_json, print_lines, print_parts
+from .options import count_in, parse_metadata, real_number
+from .output import Output, Part, plural, print_lines, with_output
 
 _KEYS = "Keys and window"
 
 
 @with_game_options
+@with_output()
 def play(
     env: EnvName,
     *,
@@ -104,9 +97,7 @@ def play(
     info: InfoFields = None,
     metadata: EpisodeFacts = None,
     games: GivenGameOptions,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
+    output: Output,
 ) -> None:
     """Play an env yourself, with keyboard or gamepad, and store every row.
 
@@ -129,7 +120,7 @@ def play(
     from ..person.play import play as play_env
     from ..person.play import search_of
 
-    with exit_on_error(debug), contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack:
         options = games.parsed()
         if policy is None and is_cartridge(env):
             options.setdefault("actions", "multibinary")  # every button of the joypad works
@@ -179,23 +170,20 @@ def play(
             info=defaults,
             metadata=facts,
         )
-        if as_json:
-            print_json({**report.to_json(), "env": env, "path": str(out)})
-        elif not quiet:
-            first = [Part(plural(report.steps, "step"), style="bold")]
-            first.append(Part(f"{report.human_steps:,} by you"))
-            first.append(Part(plural(report.episodes, "ended episode")))
-            if report.returns:
-                first.append(Part(f"return {sum(report.returns) / len(report.returns):,.1f}"))
-            if report.discarded:
-                first.append(Part(f"{report.discarded} discarded", style="yellow"))
-            first.append(Part(f"in {out}", style="bold"))
-            second = [
-                Part(f"{report.frame_rate:.1f} frames/s"),
-                Part(f"jitter {report.jitter_seconds * 1e3:.1f} ms"),
-                Part(f"longest {report.worst_seconds * 1e3:.0f} ms"),
-                Part(f"{report.late_frames} late"),
-            ]
-            print_parts(first, second)
-        if not as_json:
-            print_lines(report.watched)
+        first = [Part(plural(report.steps, "step"), style="bold")]
+        first.append(Part(f"{report.human_steps:,} by you"))
+        first.append(Part(plural(report.episodes, "ended episode")))
+        if report.returns:
+            first.append(Part(f"return {sum(report.returns) / len(report.returns):,.1f}"))
+        if report.discarded:
+            first.append(Part(f"{report.discarded} discarded", style="yellow"))
+        first.append(Part(f"in {out}", style="bold"))
+        second = [
+            Part(f"{report.frame_rate:.1f} frames/s"),
+            Part(f"jitter {report.jitter_seconds * 1e3:.1f} ms"),
+            Part(f"longest {report.worst_seconds * 1e3:.0f} ms"),
+            Part(f"{report.late_frames} late"),
+        ]
+        output.show({**report.to_json(), "env": env, "path": str(out)}, first, second)
+        if not output.as_json:
+            print_lines(*report.watched)

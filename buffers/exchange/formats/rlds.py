@@ -18,6 +18,7 @@ from ...base.untrusted_json import mapping, parse, whole
 from ...replay.replay import SequenceReplayBuffer
 from ...rows.episode import RUN_FACTS, End, Episode
 from ...rows.step_columns import has_final_row, inferred_spec, with_stacks
+from ...spec.space_json import DTYPES
 from ...spec.spec import Field, Layout, Spec, kind_of, unflatten
 from .episode_reader import NO_STREAMS, EpisodeReader, FoundEpisode
 from .file_columns import (
@@ -315,10 +316,6 @@ _IMAGE: Final = f"{_PACKAGE}.image_feature.Image"
 _TEXT: Final = f"{_PACKAGE}.text_feature.Text"
 _SMALL: Final = 64
 """Bytes of a row that need no compression."""
-_DTYPES: Final = (
-    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
-    *("float16", "float32", "float64"),
-)
 _ARRAY_DTYPES: Final = ("uint32", "uint64")
 """Dtypes that TensorFlow does not decode from bytes."""
 
@@ -457,7 +454,7 @@ def _read(
             found[name] = FileColumn(name, "str", (), "text")
             return
         # The file is untrusted: numpy must accept these axes, and their sizes as int64.
-        is_known = dtype in _DTYPES and len(shape) <= 32 and all(-1 <= n < 2**40 for n in shape)
+        is_known = dtype in DTYPES and len(shape) <= 32 and all(-1 <= n < 2**40 for n in shape)
         if encoding is None or not is_known:
             unknown.append(name)
         else:
@@ -538,27 +535,23 @@ class _RldsReader(EpisodeReader):
         # As Stepwell writes it, an episode's metadata say all that its steps do not.
         self._is_own = {feature.name for feature in _EPISODE_FEATURES.values()} <= set(found)
         super().__init__(*([] if self._is_own else [NO_STREAMS]))
-        self._features = {
-            name.removeprefix(_STEPS): feature
-            for name, feature in found.items()
-            if feature.encoding != "text" and _is_part(name)
-        }
+        self._features: dict[str, FileColumn] = {}
+        self._texts: dict[str, FileColumn] = {}
+        self._about: dict[str, FileColumn] = {}
+        more: dict[str, FileColumn] = {}
         for name, feature in found.items():
-            is_more = name.startswith(_STEPS) and not _is_part(name) and -1 not in feature.shape
-            if is_more and feature.encoding != "text" and not self._is_known(name):
-                more = name.removeprefix(_STEPS)
-                kind = "extra" if more == "discount" else "info"
-                self._features.setdefault(f"{kind}/{more}", feature)
-        self._texts = {
-            name.removeprefix(_STEPS): feature
-            for name, feature in found.items()
-            if name.startswith(_STEPS) and feature.encoding == "text"
-        }
-        self._about = {
-            name.removeprefix(_ABOUT): feature
-            for name, feature in found.items()
-            if name.startswith(_ABOUT) and _is_short(feature)
-        }
+            part = name.removeprefix(_STEPS)
+            if part == name:
+                if name.startswith(_ABOUT) and _is_short(feature):
+                    self._about[name.removeprefix(_ABOUT)] = feature
+            elif feature.encoding == "text":
+                self._texts[part] = feature
+            elif kind_of(part) in _PARTS + _FLAGS:
+                self._features[part] = feature
+            elif -1 not in feature.shape and not self._is_known(name):
+                more[f"{'extra' if part == 'discount' else 'info'}/{part}"] = feature
+        for name, feature in more.items():
+            self._features.setdefault(name, feature)
         kept = [*self._features.values(), *self._texts.values(), *self._about.values()]
         used = {feature.name for feature in kept}
         if lossy := [name for name, f in self._features.items() if f.encoding == "jpeg"]:
@@ -689,11 +682,6 @@ class _RldsReader(EpisodeReader):
         names = self._given.read_bytes(file).decode(errors="replace").split("\n")
         names = names[:-1] if names[-1] == "" else names
         return names if len(names) == feature.classes else []
-
-
-def _is_part(name: str) -> bool:
-    """True for a feature of steps that RLDS defines, or Stepwell writes."""
-    return name.startswith(_STEPS) and kind_of(name.removeprefix(_STEPS)) in _PARTS + _FLAGS
 
 
 def _is_short(feature: FileColumn) -> bool:
