@@ -67,7 +67,6 @@ def store_card(
     path: Path, *, title: str, pulled_as: str | None = None, license: str | None = None
 ) -> dict[str, bytes]:
     """The card of a store, which is only read, and its picture if it has images, by file name."""
-    check_license(license)
     # `stepwell pull` makes a folder of this name, by which the lines below it open the store.
     name = (pulled_as or title).rpartition("/")[2]
     with DiskStorage.open(path, read_only=True) as storage:
@@ -84,7 +83,7 @@ def store_card(
                 int(storage.index.records["nbytes"].sum()),
             )
         )
-        text = _card(
+        return _card(
             facts,
             title=title,
             license=license,
@@ -94,7 +93,6 @@ def store_card(
             more={"size": size},
             replayed=describe_seeds(seeds_of(path)),
         )
-        return {CARD: text.encode(), **facts.picture_files}
 
 
 def export_card(
@@ -118,7 +116,7 @@ def export_card(
         if found := _CONFIGS.search(readme):
             configs = found[0]
         tables = re.sub(r"^# .*$", "## The tables", tables.strip(), count=1, flags=re.MULTILINE)
-    text = _card(
+    return _card(
         facts,
         title=title,
         license=license,
@@ -128,7 +126,6 @@ def export_card(
         notes=notes,
         tables=tables,
     )
-    return {CARD: text.encode(), **facts.picture_files}
 
 
 class _Facts:
@@ -198,7 +195,7 @@ def _card(
     notes: Sequence[str] = (),
     replayed: str = "",
     tables: str = "",
-) -> str:
+) -> dict[str, bytes]:
     # The Hub reads its own words for a data set between two lines of dashes, as YAML. All that
     # comes from the store is untrusted: as `_code` or `_plain` it cannot become Markdown or HTML.
     front = [
@@ -250,7 +247,7 @@ def _card(
         "## Licence\n",
         f"{_code(license)}.\n" if license else "None was given: ask before you use it.\n",
     ]
-    return "\n".join(parts)
+    return {CARD: "\n".join(parts).encode(), **facts.picture_files}
 
 
 _CUT = "An episode that was cut has not ended: only its recording stopped.\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import numpy as np
 from gymnasium import spaces
@@ -13,7 +13,7 @@ from gymnasium import spaces
 from ..base.untrusted_json import MOST, items, mapping, member, text, whole
 
 _SPACES_CHARS = 1 << 16
-DTYPES = (
+DTYPES: Final = (
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
     *("float16", "float32", "float64"),
 )

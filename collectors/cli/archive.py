@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,15 +15,10 @@ from ...buffers.storage.disk.publish import disk_bytes
 from ..loop.report import format_bytes
 from .game_options import with_playing
 from .health import DIFFERS, UNREACHABLE
-from .options import (
-    PlayedIds,
-    StoreFolder,
-    parse_ids,
-    stored_ids,
-)
+from .options import PlayedIds, StoreFolder, parse_ids, stored_ids
 from .output import Output, Part, plural, with_output
 
-_CATALOGUE = "A catalogue"
+_entry_option = partial(typer.Option, rich_help_panel="A catalogue")
 CODES: dict[type[Exception], int] = {RowsDiffer: DIFFERS, Unprovable: UNREACHABLE}
 """Exit codes where episodes are not proved."""
 
@@ -40,43 +36,31 @@ def archive_store(
     ],
     episodes: PlayedIds = None,
     unproved: Annotated[
-        bool,
-        typer.Option("--unproved", help="Do not play the episodes before they are archived."),
+        bool, typer.Option("--unproved", help="Do not play the episodes before they are archived.")
     ] = False,
     provable: Annotated[
-        bool,
-        typer.Option("--provable", help="Leave out episodes that cannot be played again."),
+        bool, typer.Option("--provable", help="Leave out episodes that cannot be played again.")
     ] = False,
     again: dict[str, Any],
     index: Annotated[
         Path | None,
-        typer.Option(
+        _entry_option(
             metavar="INDEX",
             help="Add it to this index, a TOML file in the folder of the archive or above; it may "
             "be new.",
-            rich_help_panel=_CATALOGUE,
         ),
     ] = None,
     name: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="The name of the data set, such as maze/random.",
-            rich_help_panel=_CATALOGUE,
-        ),
+        _entry_option(metavar="NAME", help="The name of the data set, such as maze/random."),
     ] = None,
     policy: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TEXT", help="What chose the actions, in words.", rich_help_panel=_CATALOGUE
-        ),
+        str | None, _entry_option(metavar="TEXT", help="What chose the actions, in words.")
     ] = None,
     license: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="The licence of the archive: cc-by-4.0, mit, other, ...",
-            rich_help_panel=_CATALOGUE,
+        _entry_option(
+            metavar="NAME", help="The licence of the archive: cc-by-4.0, mit, other, ..."
         ),
     ] = None,
     output: Output,

@@ -14,7 +14,7 @@ from ..loop.report import format_bytes
 from ..loop.vector_envs import Vector
 from .errors import printable, sentence_of
 from .game_options import EnvName, GivenGameOptions, with_game_options
-from .make_envs import EnvRequest, id_or_factory, is_cartridge, make_envs, one_env
+from .make_envs import id_or_factory, is_cartridge, make_envs, one_env
 from .output import Output, plural, with_output
 
 FAILED = 1
@@ -47,7 +47,7 @@ def check(
     and actions, as archives need it. Nothing is stored.
     Exit codes: 0 no check failed, 1 one did, 2 the command is wrong.
     """
-    request = EnvRequest(env, _NUM_ENVS, games.backend, None, games.parsed())
+    request = games.request(env, _NUM_ENVS)
     report = check_env(one_env(request), limit=limit)
     checks = [*report.checks]
     costs = {"step_seconds": report.step_seconds, "reset_seconds": report.reset_seconds}

@@ -19,15 +19,7 @@ from .exchange import FormatOptions, export_data, parse_options, written_formats
 from .game_options import with_playing
 from .health import DIFFERS, UNREACHABLE
 from .options import count_in
-from .output import (
-    Output,
-    Part,
-    plural,
-    print_json,
-    print_lines,
-    table_console,
-    with_output,
-)
+from .output import Output, Part, plural, print_json, print_lines, table_console, with_output
 
 if TYPE_CHECKING:
     from ..catalogue.datasets import DatasetCheck
@@ -173,7 +165,6 @@ def check(
     Exit codes: 0 all rows are equal, 1 some differ, 3 a package is missing, or an
     env is not the recorded one.
     """
-    code = 0
     from ..catalogue.datasets import check_dataset
     from ..catalogue.index import find_dataset, read_index
     from ..simulation.player import played_status
@@ -186,13 +177,7 @@ def check(
         with output.line(f"looking at {each} ...") as line:
             shown = line.reporter(played_status(each))
             try:
-                found = check_dataset(
-                    each,
-                    index=index,
-                    sample=count or 0,
-                    progress=shown,
-                    **again,
-                )
+                found = check_dataset(each, index=index, sample=count or 0, progress=shown, **again)
             except (ImportError, ValueError) as error:
                 sentence = sentence_of(error)
                 if output.debug or name is not None or sentence is None:

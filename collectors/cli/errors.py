@@ -156,7 +156,9 @@ def sentence_of(error: BaseException) -> str | None:
         # Only our own message says what needs how much.
         return _flat(error) if is_ours else "out of memory; use fewer envs (--num-envs)"
     if isinstance(error, OSError) and error.strerror:
-        return _of_system(error)
+        # Without its number. Not always the system's message: h5py puts HDF5's there, with lines.
+        named = f" ({error.filename})" if error.filename is not None else ""
+        return f"{' '.join(str(error.strerror).split())}{named}"
     if isinstance(error, RemoteError):
         if is_ours:
             return _flat(error).removeprefix(f"{error.kind}: ")
@@ -166,8 +168,9 @@ def sentence_of(error: BaseException) -> str | None:
         return None
     if innermost.is_own:
         return _flat(error) if is_ours and isinstance(error, _ON_PURPOSE) else None
-    cause = _first_outside(lines)
-    if cause is None or cause.is_only_ours:
+    own = [place for place, line in enumerate(lines) if line.is_own]
+    after = lines[own[-1] + 1 :] if own else lines
+    if not after or after[0].is_only_ours:
         return None
     place = _last_of_user(lines)
     what = f"{type(error).__name__}: {_flat(error)}" if str(error) else type(error).__name__
@@ -189,13 +192,6 @@ def _lines_of(error: BaseException) -> tuple[list[_Line], str]:
     return [_Line(frame.filename, frame.lineno or 0, frame.line or "") for frame in frames], ""
 
 
-def _first_outside(lines: Sequence[_Line]) -> _Line | None:
-    """Return the line after Stepwell's last one; the first line where Stepwell has none."""
-    own = [place for place, line in enumerate(lines) if line.is_own]
-    after = lines[own[-1] + 1 :] if own else lines
-    return after[0] if after else None
-
-
 def _last_of_user(lines: Sequence[_Line]) -> _Line:
     """Return the innermost line outside of installed libraries, else the innermost one."""
     users = [
@@ -204,13 +200,6 @@ def _last_of_user(lines: Sequence[_Line]) -> _Line:
         if not (line.is_own or line.file.startswith(_STANDARD) or _LIBRARIES.search(line.file))
     ]
     return users[-1] if users else lines[-1]
-
-
-def _of_system(error: OSError) -> str:
-    """Return the message of the operating system, without its number."""
-    named = f" ({error.filename})" if error.filename is not None else ""
-    # Not always the system's message: h5py puts HDF5's there, which has several lines.
-    return f"{' '.join(str(error.strerror).split())}{named}"
 
 
 def _kept(error: BaseException) -> str | None:

@@ -10,19 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..loop.report import collect_status
-from .game_options import (
-    RUN,
-    EnvName,
-    GivenGameOptions,
-    Workers,
-    with_game_options,
-)
+from .game_options import EnvName, GivenGameOptions, Workers, run_option, with_game_options
 from .load_policy import Policy, load_policy
-from .make_envs import (
-    EnvRequest,
-    make_envs,
-    refuse_endless,
-)
+from .make_envs import make_envs, refuse_endless
 from .options import count_in, parse_ids
 from .output import Output, with_output
 
@@ -32,7 +22,7 @@ if TYPE_CHECKING:
 _DEFAULT_EPISODES = 10
 _DEFAULT_ENVS = 8
 _MOST_NUMBERS = 1_000_000  # of seeds, and of episodes to film
-_VIDEO = "Video"
+_video_option = partial(typer.Option, rich_help_panel="Video")
 
 
 @with_game_options
@@ -43,63 +33,55 @@ def evaluate(
     policy: Policy,
     deterministic: Annotated[
         bool,
-        typer.Option(
+        run_option(
             "--deterministic",
             help="A model of sb3: takes its best actions. Default: it explores as in training.",
-            rich_help_panel=RUN,
         ),
     ] = False,
     episodes: Annotated[
         str | None,
-        typer.Option(
+        run_option(
             metavar="N",
             help=f"Whole episodes to play, over all envs: the first ones to start. Default: "
             f"{_DEFAULT_EPISODES}.",
-            rich_help_panel=RUN,
         ),
     ] = None,
     seeds: Annotated[
         str | None,
-        typer.Option(
+        run_option(
             metavar="SEEDS",
             help="Or: play one episode from each of these seeds, such as 3,100-119. The scores "
             "then do not depend on the number of envs, if the policy draws nothing.",
-            rich_help_panel=RUN,
         ),
     ] = None,
     seed: Annotated[
         str | None,
-        typer.Option(
-            metavar="N",
-            help="The same seed and number of envs play the same episodes. Default: 0.",
-            rich_help_panel=RUN,
+        run_option(
+            metavar="N", help="The same seed and number of envs play the same episodes. Default: 0."
         ),
     ] = None,
     num_envs: Annotated[
         str | None,
-        typer.Option(
+        run_option(
             metavar="N",
             help=f"Envs that are stepped together. Default: {_DEFAULT_ENVS}, or one for each "
             f"episode.",
-            rich_help_panel=RUN,
         ),
     ] = None,
     workers: Workers = None,
     video: Annotated[
         Path | None,
-        typer.Option(
+        _video_option(
             metavar="DIR",
             help="Write episode-0.mp4 and so on there, or one file that ends in .mp4. The envs "
             "are then stepped in the command's own process.",
-            rich_help_panel=_VIDEO,
         ),
     ] = None,
     video_episodes: Annotated[
         str | None,
-        typer.Option(
+        _video_option(
             metavar="NUMBERS",
             help="Numbers of the episodes to film, from 0 on, such as 0,5-7. Default: 0.",
-            rich_help_panel=_VIDEO,
         ),
     ] = None,
     games: GivenGameOptions,
@@ -133,17 +115,10 @@ def evaluate(
             f"--video: expected --workers 0, as frames are taken in the command's own "
             f"process, got {num_workers}; leave --workers out"
         )
-    options = games.parsed()
-    request = EnvRequest(
-        env=env,
-        num_envs=count_in("--num-envs", num_envs) or min(_DEFAULT_ENVS, wanted),
-        backend=games.backend,
-        num_workers=num_workers,
-        options=options,
-        is_filmed=video is not None,
-    )
+    at_once = count_in("--num-envs", num_envs) or min(_DEFAULT_ENVS, wanted)
+    request = games.request(env, at_once, num_workers, is_filmed=video is not None)
     used_seed = count_in("--seed", seed, 0) or 0
-    refuse_endless(env, options)
+    refuse_endless(env, request.options)
     agent = load_policy(policy, deterministic=deterministic)
     with output.line(f"making {request.num_envs} envs of {env} ...") as line:
         envs = make_envs(request)

@@ -14,6 +14,7 @@ from ...buffers import Codec, SequenceReplayBuffer
 from ...buffers.base.memory_limit import bounded_memory
 from ...buffers.base.package import __version__
 from ...buffers.base.progress import bytes_status, format_bytes
+from ...buffers.exchange.formats.format import Format, format_names, format_of, option_help
 from ...buffers.storage.disk.publish import is_inside
 from .errors import printable
 from .options import (
@@ -28,27 +29,18 @@ from .options import (
 )
 from .output import Output, Part, plural, print_json, table, table_console, with_output
 
-# Formats are imported where they are used: few commands need them.
+# What writes and reads is imported where it is used: few commands need it.
 if TYPE_CHECKING:
     from ...buffers.exchange.formats.exporting import ExportReport
-    from ...buffers.exchange.formats.format import Format
     from ...buffers.exchange.formats.importing import ImportReport
 
 _MEMMAP = "memmap-replay-buffer"
 _VERSIONS = {"stepwell": __version__, "numpy": np.__version__}
 
 
-def _format_names() -> list[str]:
-    from ...buffers.exchange.formats.format import format_names
-
-    return list(format_names())
-
-
 def written_formats() -> list[str]:
     """Names of the formats that can be exported to."""
-    from ...buffers.exchange.formats.format import format_of
-
-    return [name for name in _format_names() if format_of(name).export_options is not None]
+    return [name for name in format_names() if format_of(name).export_options is not None]
 
 
 FormatOptions = Annotated[
@@ -135,7 +127,7 @@ def import_(
             "--from",
             metavar="FORMAT",
             help="Such as minari: stepwell formats lists them.",
-            autocompletion=_format_names,
+            autocompletion=format_names,
         ),
     ],
     out: Annotated[
@@ -192,7 +184,7 @@ def formats(
         typer.Argument(
             metavar="[FORMAT]",
             help="Show one of them with its options.",
-            autocompletion=_format_names,
+            autocompletion=format_names,
         ),
     ] = None,
     *,
@@ -203,8 +195,6 @@ def formats(
     stepwell formats
     stepwell formats minari
     """
-    from ...buffers.exchange.formats.format import format_names, format_of
-
     found = {each: format_of(each) for each in (format_names() if name is None else [name])}
     if output.as_json:
         print_json({each: _format_json(format_) for each, format_ in found.items()})
@@ -322,8 +312,6 @@ def _format_json(format_: Format) -> dict[str, object]:
 
 
 def _options_json(options: type[Any] | None) -> dict[str, object] | None:
-    from ...buffers.exchange.formats.format import option_help
-
     if options is None:
         return None
     return {name: about._asdict() for name, about in option_help(options).items()}
@@ -340,8 +328,6 @@ def _show_formats(found: Mapping[str, Format]) -> None:
 
 
 def _show_format(name: str, format_: Format) -> None:
-    from ...buffers.exchange.formats.format import option_help
-
     console = table_console()
     console.print(rich.text.Text.assemble((name, "bold"), f"  {format_.about}"))
     if format_.install:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -14,7 +14,7 @@ from .envs import catalogue
 from .make_envs import (
     OTHER_NAMES,
     Backend,
-    EnvOptions,
+    EnvRequest,
     id_or_factory,
     parse_actions,
     parse_crop,
@@ -22,8 +22,7 @@ from .make_envs import (
 )
 from .options import PLAYING, Row, count_in, real_number, taken, with_options
 
-RUN = "What to run"
-"""Panel of options."""
+run_option = partial(typer.Option, rich_help_panel="What to run")
 _GAMES, _ATARI, _NES = "Atari and NES games", "Atari games only", "NES cartridges only"
 
 
@@ -44,11 +43,10 @@ EnvName = Annotated[
 ]
 Workers = Annotated[
     str | None,
-    typer.Option(
+    run_option(
         metavar="N",
         help="Worker threads (Atari, native backend) or processes. 0: step the envs in the "
         "command's own process.",
-        rich_help_panel=RUN,
     ),
 ]
 
@@ -172,15 +170,14 @@ class GivenGameOptions:
 
     values: dict[str, Any]
 
-    @property
-    def backend(self) -> Backend | None:
-        """The backend that was given."""
-        return cast("Backend | None", self.values["backend"])
-
-    def parsed(self) -> EnvOptions:
-        """The settings of games; those that were not given are left out."""
-        found = taken(GAME_OPTIONS, self.values)
-        return {OTHER_NAMES.get(n, n): value for n, value in found.items() if n != "backend"}
+    def request(
+        self, env: str, num_envs: int, num_workers: int | None = None, *, is_filmed: bool = False
+    ) -> EnvRequest:
+        """Envs with these settings; those that were not given are left out."""
+        options = taken(GAME_OPTIONS, self.values)
+        backend: Backend | None = options.pop("backend", None)
+        options = {OTHER_NAMES.get(name, name): value for name, value in options.items()}
+        return EnvRequest(env, num_envs, backend, num_workers, options, is_filmed)
 
 
 with_game_options = with_options("games", GAME_OPTIONS, GivenGameOptions)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -20,14 +20,7 @@ from ...buffers.storage.disk.verify import Damage
 from ..loop.report import format_bytes
 from .game_options import with_playing
 from .make_envs import AtariBackend
-from .options import (
-    PLAYING,
-    PlayedIds,
-    count_in,
-    format_ids,
-    parse_ids,
-    stored_ids,
-)
+from .options import PLAYING, PlayedIds, count_in, format_ids, parse_ids, stored_ids
 from .output import Output, Part, plural, print_json, print_lines, with_output
 
 if TYPE_CHECKING:
@@ -122,10 +115,9 @@ def repair_store(
     Exit codes: 0 the store is in order, 1 it is damaged and --yes is needed.
     """
     report = _with_progress(folder, output, partial(repair, folder, yes=yes))
-    shown = output if report.is_done else replace(output, quiet=False)
     kept = {"kept": [str(path) for path in report.kept]}
     facts = {**_report_json(report, {"is_done": report.is_done}), **kept}
-    shown.show(facts, *_repair_lines(report))
+    output.show(facts, *_repair_lines(report), always=not report.is_done)
     if not report.is_done:
         raise typer.Exit(DAMAGED)
 

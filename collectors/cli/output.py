@@ -92,11 +92,13 @@ class Output:
             yield progress
             guard.finish()
 
-    def show(self, facts: Mapping[str, object], *lines: Sequence[Part] | str) -> None:
+    def show(
+        self, facts: Mapping[str, object], *lines: Sequence[Part] | str, always: bool = False
+    ) -> None:
         """Print the facts as JSON, or the lines."""
         if self.as_json:
             print_json(facts)
-        elif not self.quiet:
+        elif always or not self.quiet:
             print_lines(*lines)
 
 

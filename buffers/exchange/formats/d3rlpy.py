@@ -19,13 +19,7 @@ from ...spec.spec import Field, Spec, flatten
 from .episode_reader import NO_METADATA
 from .flat_hdf5 import FlatHdf5Import, FlatHdf5Reader, StepTable, TableReader, is_flat
 from .format import Format, Reader, Source, Writer
-from .hdf5_columns import (
-    NewHdf5,
-    as_text,
-    open_given,
-    put_column,
-    read_column,
-)
+from .hdf5_columns import NewHdf5, as_text, open_given, put_column, read_column
 
 _INSTALL: Final = "'stepwell[d3rlpy]'"
 _VERSION: Final = "2.1"
@@ -256,14 +250,14 @@ class _D3rlpyWriter:
 
     def write(self, episode: Episode) -> None:
         columns = self._encoder.columns(episode)
-        number = self._number
+        number, is_compressed = self._number, self._options.compress
         terminated = columns.pop("terminated")
         for name, rows in columns.items():
             if isinstance(rows, list):
                 for place, part in enumerate(rows):
-                    self._put(f"{name}_{number}_{place}", part)
+                    put_column(self._file, f"{name}_{number}_{place}", part, is_compressed)
             else:
-                self._put(f"{name}_{number}", rows)
+                put_column(self._file, f"{name}_{number}", rows, is_compressed)
         self._file[f"terminated_{number}"] = terminated
         if columns["actions"].dtype.kind in "iu":
             self._taken = max(self._taken, int(columns["actions"].max()) + 1)
@@ -287,9 +281,6 @@ class _D3rlpyWriter:
         except ValueError:
             return 0
         return int(space.start + space.n) if isinstance(space, spaces.Discrete) else 0
-
-    def _put(self, name: str, rows: np.ndarray) -> None:
-        put_column(self._file, name, rows, self._options.compress)
 
 
 class _FileReader(D3rlpyReader):

@@ -456,7 +456,6 @@ class _DreamerV3Reader(EpisodeReader):
 
     @property
     def notes(self) -> Sequence[str]:
-        """Facts that the chunks do not hold, one clause each."""
         headless = [rows for rows in self._headless.values() if rows]
         found = [
             f"{len(headless):,} chains begin within an episode, whose first chunk is not here: "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,15 +16,9 @@ from ...base.untrusted_json import parse
 from ...rows.episode import End
 from ...rows.step_columns import are_equal, has_final_row, inferred_spec
 from ...spec.spec import Spec
-from .episode_reader import NO_STREAMS, EpisodeReader, FoundEpisode
+from .episode_reader import NO_STREAMS, EpisodeReader, FoundEpisode, plain
 from .format import Format, Reader
-from .hdf5_columns import (
-    as_text,
-    datasets_of,
-    open_given,
-    read_column,
-    read_rows,
-)
+from .hdf5_columns import as_text, datasets_of, open_given, read_column, read_rows
 
 _INSTALL: Final = "'stepwell[d3rlpy]'"
 _DEMO: Final = re.compile(r"(.*?)(\d*)")
@@ -256,7 +249,7 @@ class FlatHdf5Reader(TableReader):
             self._demos = sorted(self._file["data"], key=_in_order)
             self._masks = self._read_masks()
             self._note_env()
-        elif not _is_columns(self._h5py, self._file):
+        elif not _is_columns(self._file):
             known = "num_episodes" in self._file and "version" in self._file
             raise ValueError(
                 f"{self._path}: expected {_LAYOUTS}; got "
@@ -411,11 +404,11 @@ class FlatHdf5Reader(TableReader):
             name = node.name.removeprefix("/")
             value = read_column(node, budget) if node.size == 1 else None
             value = value.reshape(-1)[0] if isinstance(value, np.ndarray) else value
-            plain = _plain(value)
-            if plain is None:
+            fact = _plain(value)
+            if fact is None:
                 left.append(name)
             else:
-                self._facts[name] = plain
+                self._facts[name] = fact
         if left:
             self._notes.add(
                 f"metadata left out, as they are no short texts: {', '.join(left[:20])}"
@@ -434,18 +427,15 @@ def is_flat(files: GivenFiles) -> bool:
     """True for an HDF5 file of columns that `FlatHdf5Reader` reads."""
     h5py = load_library("h5py", "format hdf5", install=_INSTALL)
     with open_given(h5py, files, files.path) as file:
-        return _is_columns(h5py, file) or _is_robomimic(h5py, file)
+        return _is_columns(file) or _is_robomimic(h5py, file)
 
 
-def _is_columns(h5py: Any, file: Any) -> bool:
-    names = ("observations", "actions", "rewards", "terminals")
-    # The links alone, as a link to another file would open that.
-    return all(isinstance(file.get(name, getlink=True), h5py.HardLink) for name in names)
+def _is_columns(file: Any) -> bool:
+    return all(name in file for name in ("observations", "actions", "rewards", "terminals"))
 
 
 def _is_robomimic(h5py: Any, file: Any) -> bool:
-    is_here = isinstance(file.get("data", getlink=True), h5py.HardLink)
-    return is_here and isinstance(file["data"], h5py.Group) and len(file["data"]) > 0
+    return isinstance(file.get("data"), h5py.Group) and len(file["data"]) > 0
 
 
 def _in_order(name: str) -> tuple[str, int]:
@@ -486,14 +476,6 @@ def _limited(terminated: np.ndarray, limit: int) -> np.ndarray:
 
 def _plain(value: Any, most: int = _MOST_TEXT) -> object:
     """A short text, or a number, as plain data; None for others."""
-    if isinstance(value, bytes | str):
-        text = as_text(value)
-        return text if len(text) <= most else None
-    if isinstance(value, np.generic) and value.dtype.kind in "biuf":
-        found = value.item()
-        try:
-            json.dumps(found, allow_nan=False)
-        except ValueError:
-            return str(found)
-        return found
-    return None
+    is_number = isinstance(value, np.generic) and value.dtype.kind in "biuf"
+    found = plain(value) if is_number or isinstance(value, bytes | str) else None
+    return None if isinstance(found, str) and len(found) > most else found

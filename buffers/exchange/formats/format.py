@@ -263,6 +263,18 @@ def counted(report: ReportT, episode: Episode, began: float) -> ReportT:
     )
 
 
+def episode_facts(episode: Episode) -> dict[str, object]:
+    """The stream of an episode, how it ended, and its metadata."""
+    return {
+        "stream": episode.stream,
+        "first_row": episode.first_row,
+        "terminated": bool(episode.terminated[-1]),
+        "truncated": bool(episode.truncated[-1]),
+        "cut": bool(episode.cut[-1]),
+        "metadata": dict(episode.metadata),
+    }
+
+
 def parse_options(options: type[Any], given: Mapping[str, object], owner: str) -> Any:
     """The options with given values, where "3" and "false" are read as the type that is wanted."""
     # The fields of the dataclass `options` all have defaults. They are of types bool, int, float,

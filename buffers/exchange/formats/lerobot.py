@@ -147,7 +147,6 @@ class _LeRobotWriter:
 
     @property
     def notes(self) -> Sequence[str]:
-        """Notes for the user of the data set, one clause each."""
         stepless = [f"{self._stepless:,} episodes without a step are left out"]
         return (
             "final observations are left out: LeRobot has no place for them",

@@ -32,7 +32,7 @@ from .file_columns import (
     newest_spaces,
     sessions_of,
 )
-from .format import STACK_OPTION, Format, Reader, Source, Writer, stack_notes
+from .format import STACK_OPTION, Format, Reader, Source, Writer, episode_facts, stack_notes
 from .pictures import decoded_rows, encoded_rows
 from .tfrecord import (
     Value,
@@ -87,20 +87,8 @@ def rlds_episodes(replay: SequenceReplayBuffer, *, stack: bool = False) -> Itera
     for episode in replay.iter_episodes():
         yield {
             "steps": RldsSteps(episode, stack=stack),
-            "episode_metadata": episode_metadata(episode),
+            "episode_metadata": episode_facts(episode),
         }
-
-
-def episode_metadata(episode: Episode) -> dict[str, object]:
-    """The stream of an episode, how it ended, and its metadata."""
-    return {
-        "stream": episode.stream,
-        "first_row": episode.first_row,
-        "terminated": bool(episode.terminated[-1]),
-        "truncated": bool(episode.truncated[-1]),
-        "cut": bool(episode.cut[-1]),
-        "metadata": dict(episode.metadata),
-    }
 
 
 class RldsSteps:
@@ -232,7 +220,6 @@ class _RldsWriter:
 
     @property
     def notes(self) -> Sequence[str]:
-        """Notes for the user of the data set, one clause each."""
         stacked = [] if self._options.stack else stack_notes(self._source.spec, STACK_OPTION)
         return (
             "the last step of an episode holds the final observation; its action, reward and "
@@ -251,7 +238,7 @@ class _RldsWriter:
 
     def write(self, episode: Episode) -> None:
         arrays = step_arrays(episode, stack=self._options.stack)
-        facts = episode_metadata(episode)
+        facts = episode_facts(episode)
         facts["metadata"] = json.dumps(facts["metadata"])
         lists = {f.name: encode_feature(f, arrays[name]) for name, f in self._features.items()}
         for name, feature in _EPISODE_FEATURES.items():
@@ -590,7 +577,6 @@ class _RldsReader(EpisodeReader):
 
     @property
     def notes(self) -> Sequence[str]:
-        """Facts that the data set does not hold, one clause each."""
         changing = ", ".join(sorted(self._changing))
         more = [f"not read where it is not one text an episode: {changing}"] if changing else []
         return [*super().notes, *more]

@@ -12,14 +12,7 @@ from typing import Any
 from ...base.optional_libraries import load_library
 from ...base.progress import format_bytes
 from ...storage.disk.folder import url_of
-from .remote import (
-    Listing,
-    RemoteFile,
-    Tell,
-    check_path,
-    check_paths,
-    is_hidden,
-)
+from .remote import Listing, RemoteFile, Tell, check_path, check_paths, is_hidden
 
 _AT_LEAST = "1.5"
 _REPO = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
@@ -139,7 +132,7 @@ class Repository:
                     raise OSError(f"{self.name}: {sentence}") from each
             raise
 
-    def _sentence(self, error: BaseException, revision: str | None) -> str | None:
+    def _sentence(self, error: Any, revision: str | None) -> str | None:
         """The reason why the Hub refuses, and what to do; None for another error."""
         errors = self.errors
         sentences = {

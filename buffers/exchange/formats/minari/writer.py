@@ -24,12 +24,7 @@ from ....spec.spec import Field, Layout, Spec, Tree, unflatten
 from ..file_columns import any_values, space_of
 from ..format import STACK_OPTION, Source, stack_notes
 from ..hdf5_columns import NewHdf5, put_column
-from .names import (
-    FACTS,
-    MinariExport,
-    dataset_id,
-    declared,
-)
+from .names import FACTS, MinariExport, dataset_id, declared
 
 # The version of the layout written here: older ones read every image as a JPEG.
 _MINARI_VERSION: Final = "0.5.4"
@@ -255,12 +250,10 @@ class _Hdf5File:
         self._file: Any = None
 
     def begin(self, folder: Path) -> None:
-        """Make the file."""
         self._new = NewHdf5(self._h5py, folder / HDF5_NAME, track_order=True)
         self._file = self._new.file
 
     def put(self, number: int, arrays: Mapping[str, Tree], facts: Mapping[str, Any]) -> None:
-        """Write a group."""
         group = self._file.create_group(f"episode_{number}")
         counts = {"id": number, "total_steps": len(arrays["rewards"])}
         group.attrs.update({**_attributes(facts), **counts})
@@ -306,11 +299,9 @@ class _ArrowFiles:
         self._folder = Path()
 
     def begin(self, folder: Path) -> None:
-        """Set the folder."""
         self._folder = folder
 
     def put(self, number: int, arrays: Mapping[str, Tree], facts: Mapping[str, Any]) -> None:
-        """Write a folder."""
         steps = len(arrays["rewards"])
         if steps >= _ARROW_ROWS:
             raise ValueError(
@@ -570,7 +561,7 @@ def _reward_dtype(sessions: Sequence[Mapping[str, object]]) -> np.dtype[Any]:
     """The dtype of the rewards, if all runs that recorded rows declare the same one."""
     dtypes = {one.get("reward_dtype") for one in sessions if "recipe" in one}
     (found,) = dtypes if len(dtypes) == 1 else (None,)
-    return np.dtype(found if found in DTYPES else "float64")
+    return np.dtype(str(found) if found in DTYPES else "float64")
 
 
 def _with_texts(space: Space, tree: Any) -> Any:
