@@ -12,7 +12,6 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -55,16 +54,6 @@ _MOST_PICTURE = 1 << 20
 _PUNCTUATION = re.compile(r"([!-,/:-@\[-`{-~])")  # of ASCII, but - and .
 
 
-class FormatFacts(NamedTuple):
-    """Facts about the format of an exported data set."""
-
-    name: str
-    about: str  # what it is for, in a line
-    loading: str  # Python that loads the data set, by a path in the current folder
-    notes: Sequence[str]  # for the user of the data set, one clause each
-    readme: str | None  # the card that the format itself has written
-
-
 def check_license(license: str | None) -> None:
     """Refuse what is no word of the Hub for a licence, such as cc-by-4.0."""
     if license is not None and not (isinstance(license, str) and _LICENSE.fullmatch(license)):
@@ -78,7 +67,6 @@ def store_card(
     path: Path, *, title: str, pulled_as: str | None = None, license: str | None = None
 ) -> dict[str, bytes]:
     """The card of a store, which is only read, and its picture if it has images, by file name."""
-    check_license(license)
     # `stepwell pull` makes a folder of this name, by which the lines below it open the store.
     name = (pulled_as or title).rpartition("/")[2]
     with DiskStorage.open(path, read_only=True) as storage:
@@ -95,7 +83,7 @@ def store_card(
                 int(storage.index.records["nbytes"].sum()),
             )
         )
-        text = _card(
+        return _card(
             facts,
             title=title,
             license=license,
@@ -105,38 +93,39 @@ def store_card(
             more={"size": size},
             replayed=describe_seeds(seeds_of(path)),
         )
-        return {CARD: text.encode(), **facts.picture_files}
 
 
 def export_card(
     storage: Storage,
     chosen: frozenset[tuple[int, int]],
-    exported: FormatFacts,
     *,
+    format_: str,
+    about: str,
+    loading: str,  # Python that loads the data set, by a path in the current folder
+    notes: Sequence[str],
+    readme: str | None,  # the card that the format itself has written
     title: str,
-    license: str | None = None,
+    license: str | None,
 ) -> dict[str, bytes]:
     """The card of exported episodes, chosen by id and first row, and its picture, by file name."""
-    check_license(license)
     facts = _Facts(storage, chosen)
-    configs = _LEROBOT if exported.name == "lerobot" else "viewer: false\n"
+    configs = _LEROBOT if format_ == "lerobot" else "viewer: false\n"
     tables = ""
-    if exported.readme is not None:
-        _, _, tables = exported.readme.partition("\n---\n")
-        if found := _CONFIGS.search(exported.readme):
+    if readme is not None:
+        _, _, tables = readme.partition("\n---\n")
+        if found := _CONFIGS.search(readme):
             configs = found[0]
         tables = re.sub(r"^# .*$", "## The tables", tables.strip(), count=1, flags=re.MULTILINE)
-    text = _card(
+    return _card(
         facts,
         title=title,
         license=license,
-        kind=f"a data set in the format {exported.name}: {exported.about}",
+        kind=f"a data set in the format {format_}: {about}",
         hub=configs,
-        loading=[f"```python\n{exported.loading}\n```"],
-        notes=exported.notes,
+        loading=[f"```python\n{loading}\n```"],
+        notes=notes,
         tables=tables,
     )
-    return {CARD: text.encode(), **facts.picture_files}
 
 
 class _Facts:
@@ -206,7 +195,7 @@ def _card(
     notes: Sequence[str] = (),
     replayed: str = "",
     tables: str = "",
-) -> str:
+) -> dict[str, bytes]:
     # The Hub reads its own words for a data set between two lines of dashes, as YAML. All that
     # comes from the store is untrusted: as `_code` or `_plain` it cannot become Markdown or HTML.
     front = [
@@ -258,7 +247,7 @@ def _card(
         "## Licence\n",
         f"{_code(license)}.\n" if license else "None was given: ask before you use it.\n",
     ]
-    return "\n".join(parts)
+    return {CARD: "\n".join(parts).encode(), **facts.picture_files}
 
 
 _CUT = "An episode that was cut has not ended: only its recording stopped.\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import numpy as np
 from gymnasium import spaces
@@ -13,11 +13,12 @@ from gymnasium import spaces
 from ..base.untrusted_json import MOST, items, mapping, member, text, whole
 
 _SPACES_CHARS = 1 << 16
-
-_DTYPES = (
+DTYPES: Final = (
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
     *("float16", "float32", "float64"),
 )
+"""The dtypes of numbers that files may name."""
+
 _MOST_NUMBERS = 1 << 26
 
 
@@ -246,8 +247,8 @@ def _part(data: object) -> spaces.Space[Any]:
 
 def _dtype(data: Mapping[str, Any]) -> np.dtype[Any]:
     name = text(member(data, "dtype"), "dtype")
-    if name not in _DTYPES:
-        raise ValueError(f"dtype: expected one of {', '.join(_DTYPES)}, got {name[:60]!r}")
+    if name not in DTYPES:
+        raise ValueError(f"dtype: expected one of {', '.join(DTYPES)}, got {name[:60]!r}")
     return np.dtype(name)
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
@@ -13,31 +13,21 @@ import typer
 from ...buffers import RowsDiffer, SequenceReplayBuffer, Unprovable
 from ...buffers.storage.disk.publish import disk_bytes
 from ..loop.report import format_bytes
-from .errors import exit_on_error, sentence_of, show_error
+from .game_options import with_playing
 from .health import DIFFERS, UNREACHABLE
-from .make_envs import id_or_factory
-from .options import (
-    Cartridge,
-    Debug,
-    Json,
-    Lanes,
-    MadeBy,
-    PlayedIds,
-    Quiet,
-    StoreFolder,
-    count_in,
-    parse_ids,
-    stored_ids,
-)
-from .output import LiveLine, Part, plural, print_json, print_parts
+from .options import PlayedIds, StoreFolder, parse_ids, stored_ids
+from .output import Output, Part, plural, with_output
 
-_CATALOGUE = "A catalogue"
+_entry_option = partial(typer.Option, rich_help_panel="A catalogue")
+CODES: dict[type[Exception], int] = {RowsDiffer: DIFFERS, Unprovable: UNREACHABLE}
+"""Exit codes where episodes are not proved."""
 
 if TYPE_CHECKING:
     from ..simulation.archive import ArchiveReport, RestoreReport
-    from ..simulation.remake import EnvSource
 
 
+@with_output("start again", codes=CODES)
+@with_playing
 def archive_store(
     folder: StoreFolder,
     *,
@@ -46,50 +36,34 @@ def archive_store(
     ],
     episodes: PlayedIds = None,
     unproved: Annotated[
-        bool,
-        typer.Option("--unproved", help="Do not play the episodes before they are archived."),
+        bool, typer.Option("--unproved", help="Do not play the episodes before they are archived.")
     ] = False,
     provable: Annotated[
-        bool,
-        typer.Option("--provable", help="Leave out episodes that cannot be played again."),
+        bool, typer.Option("--provable", help="Leave out episodes that cannot be played again.")
     ] = False,
-    lanes: Lanes = None,
-    env: MadeBy = None,
-    rom: Cartridge = None,
+    again: dict[str, Any],
     index: Annotated[
         Path | None,
-        typer.Option(
+        _entry_option(
             metavar="INDEX",
             help="Add it to this index, a TOML file in the folder of the archive or above; it may "
             "be new.",
-            rich_help_panel=_CATALOGUE,
         ),
     ] = None,
     name: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="The name of the data set, such as maze/random.",
-            rich_help_panel=_CATALOGUE,
-        ),
+        _entry_option(metavar="NAME", help="The name of the data set, such as maze/random."),
     ] = None,
     policy: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TEXT", help="What chose the actions, in words.", rich_help_panel=_CATALOGUE
-        ),
+        str | None, _entry_option(metavar="TEXT", help="What chose the actions, in words.")
     ] = None,
     license: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="The licence of the archive: cc-by-4.0, mit, other, ...",
-            rich_help_panel=_CATALOGUE,
+        _entry_option(
+            metavar="NAME", help="The licence of the archive: cc-by-4.0, mit, other, ..."
         ),
     ] = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
+    output: Output,
 ) -> None:
     r"""Write a store to a small file, which holds actions and seeds instead of what envs show.
 
@@ -103,48 +77,41 @@ def archive_store(
     Exit codes: 0 it is written, 1 a row differs, 3 some episodes cannot be
     played.
     """
-    with exit_on_difference(debug):
-        from ..simulation.archive import archive
-        from ..simulation.player import played_status
+    from ..simulation.archive import archive
+    from ..simulation.player import played_status
 
-        ids = _ids_of(episodes)
-        entry = {"policy": policy, "license": license}
-        _check_entry(index, {"name": name, **entry}, is_part=ids is not None or provable)
-        with (
-            LiveLine(is_silent=quiet or as_json) as line,
-            SequenceReplayBuffer.open(folder, read_only=True) as replay,
-        ):
-            line.say(f"looking at {folder} ...")
-            stored = np.unique(replay.storage.index.records["episode"]).tolist()
-            report = archive(
-                replay,
-                out,
-                episodes=None if ids is None else stored_ids(ids, stored, folder),
-                is_proved=not unproved,
-                only_provable=provable,
-                lanes=count_in("--lanes", lanes),
-                env=source_of(env),
-                rom=rom,
-                progress=line.reporter(played_status(str(folder))),
-            )
-            if index is not None:
-                from ..catalogue.datasets import add_dataset
+    ids = _ids_of(episodes)
+    entry = {"policy": policy, "license": license}
+    _check_entry(index, {"name": name, **entry}, is_part=ids is not None or provable)
+    with (
+        output.line(f"looking at {folder} ...") as line,
+        SequenceReplayBuffer.open(folder, read_only=True) as replay,
+    ):
+        stored = np.unique(replay.storage.index.records["episode"]).tolist()
+        report = archive(
+            replay,
+            out,
+            episodes=None if ids is None else stored_ids(ids, stored, folder),
+            is_proved=not unproved,
+            only_provable=provable,
+            **again,
+            progress=line.reporter(played_status(str(folder))),
+        )
+        if index is not None:
+            from ..catalogue.datasets import add_dataset
 
-                try:
-                    add_dataset(
-                        index, str(name), out, replay, policy=str(policy), license=str(license)
-                    )
-                except BaseException:
-                    out.unlink()
-                    raise
-        before = disk_bytes(folder)
-        if as_json:
-            more = {"store": str(folder), "path": str(out), "disk_bytes": before}
-            print_json({**report.to_json(), **more})
-        elif not quiet:
-            print_parts(_archive_parts(report, before, out))
+            try:
+                add_dataset(index, str(name), out, replay, policy=str(policy), license=str(license))
+            except BaseException:
+                out.unlink()
+                raise
+    before = disk_bytes(folder)
+    more = {"store": str(folder), "path": str(out), "disk_bytes": before}
+    output.show({**report.to_json(), **more}, _archive_parts(report, before, out))
 
 
+@with_output("start again", codes=CODES)
+@with_playing
 def restore_store(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The archive: NAME.swa.")],
     *,
@@ -155,12 +122,8 @@ def restore_store(
         ),
     ],
     episodes: PlayedIds = None,
-    lanes: Lanes = None,
-    env: MadeBy = None,
-    rom: Cartridge = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
+    again: dict[str, Any],
+    output: Output,
 ) -> None:
     """Make the store of an archive again, by playing its episodes.
 
@@ -173,56 +136,25 @@ def restore_store(
     Exit codes: 0 it is restored, 1 an env shows other rows: then the store has
     the episodes that were equal until then, 3 some episodes cannot be played.
     """
-    with exit_on_difference(debug):
-        from ...buffers.provenance.archive_file import archived_ids
-        from ..simulation.archive import restore
-        from ..simulation.player import played_status
+    from ...buffers.provenance.archive_file import archived_ids
+    from ..simulation.archive import restore
+    from ..simulation.player import played_status
 
-        ids = _ids_of(episodes)
-        with (
-            LiveLine(is_silent=quiet or as_json) as line,
-            SequenceReplayBuffer(out) as target,
-        ):
-            line.say(f"looking at {file} ...")
-            report = restore(
-                file,
-                target,
-                episodes=None if ids is None else stored_ids(ids, archived_ids(file), file),
-                lanes=count_in("--lanes", lanes),
-                env=source_of(env),
-                rom=rom,
-                progress=line.reporter(played_status(str(file))),
-            )
-        if as_json:
-            more = {"archive": str(file), "path": str(out), "disk_bytes": disk_bytes(out)}
-            print_json({**report.to_json(), **more})
-        elif not quiet:
-            print_parts(_restore_parts(report, file, out))
-
-
-@contextmanager
-def exit_on_difference(debug: bool) -> Generator[None]:
-    """`exit_on_error`, with exit codes of their own for episodes that are not proved."""
-    code = 0
-    with exit_on_error(debug, "start again"):
-        try:
-            yield
-        except (RowsDiffer, Unprovable) as error:
-            if debug:
-                raise
-            show_error(sentence_of(error) or str(error))
-            code = DIFFERS if isinstance(error, RowsDiffer) else UNREACHABLE
-    if code:
-        raise typer.Exit(code)
+    ids = _ids_of(episodes)
+    with output.line(f"looking at {file} ...") as line, SequenceReplayBuffer(out) as target:
+        report = restore(
+            file,
+            target,
+            episodes=None if ids is None else stored_ids(ids, archived_ids(file), file),
+            **again,
+            progress=line.reporter(played_status(str(file))),
+        )
+    more = {"archive": str(file), "path": str(out), "disk_bytes": disk_bytes(out)}
+    output.show({**report.to_json(), **more}, _restore_parts(report, file, out))
 
 
 def _ids_of(episodes: str | None) -> tuple[range, ...] | None:
     return None if episodes is None else parse_ids("--episodes", episodes)
-
-
-def source_of(env: str | None) -> EnvSource | None:
-    """The env that the option ``--env`` names."""
-    return None if env is None else id_or_factory(env, "--env")
 
 
 def _check_entry(index: Path | None, entry: Mapping[str, str | None], *, is_part: bool) -> None:
@@ -239,35 +171,36 @@ def _check_entry(index: Path | None, entry: Mapping[str, str | None], *, is_part
         )
 
 
-def _archive_parts(report: ArchiveReport, before: int, out: Path) -> list[Part]:
-    rate = report.archive_bytes / max(1, report.steps)
-    parts = [
+def made_parts(report: ArchiveReport | RestoreReport, out: Path, *middle: Part) -> list[Part]:
+    """The summary of what was made, with some parts in the middle."""
+    return [
         Part(plural(report.episodes, "episode"), style="bold"),
         Part(plural(report.steps, "step"), style="bold"),
-        Part(f"{format_bytes(before)} -> {format_bytes(report.archive_bytes)}"),
-        Part(f"{rate:.2f} bytes a step"),
-        Part(
-            "proved" if report.is_proved else "unproved", style="" if report.is_proved else "yellow"
-        ),
+        *middle,
         Part(f"{report.seconds:,.1f} s"),
         Part(f"in {out}", style="bold"),
     ]
-    if report.left_out_episodes:
-        parts.insert(2, Part(f"{report.left_out_episodes:,} left out", style="yellow"))
-    return parts
+
+
+def _archive_parts(report: ArchiveReport, before: int, out: Path) -> list[Part]:
+    left = report.left_out_episodes
+    return made_parts(
+        report,
+        out,
+        *([Part(f"{left:,} left out", style="yellow")] if left else []),
+        Part(f"{format_bytes(before)} -> {format_bytes(report.archive_bytes)}"),
+        Part(f"{report.archive_bytes / max(1, report.steps):.2f} bytes a step"),
+        Part("proved") if report.is_proved else Part("unproved", style="yellow"),
+    )
 
 
 def _restore_parts(report: RestoreReport, file: Path, out: Path) -> list[Part]:
-    sizes = f"{format_bytes(file.stat().st_size)} -> {format_bytes(disk_bytes(out))}"
-    parts = [
-        Part(plural(report.episodes, "episode"), style="bold"),
-        Part(plural(report.steps, "step"), style="bold"),
-        Part(sizes),
+    left = report.left_out_episodes
+    return made_parts(
+        report,
+        out,
+        *([Part(f"{left:,} left out")] if left else []),
+        Part(f"{format_bytes(file.stat().st_size)} -> {format_bytes(disk_bytes(out))}"),
         Part(f"{plural(report.played_steps, 'step')} played"),
         Part("equal rows"),
-        Part(f"{report.seconds:,.1f} s"),
-        Part(f"in {out}", style="bold"),
-    ]
-    if report.left_out_episodes:
-        parts.insert(2, Part(f"{report.left_out_episodes:,} left out"))
-    return parts
+    )

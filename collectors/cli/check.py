@@ -12,11 +12,10 @@ import typer
 from ...wrappers.check.env import EnvCheck, Verdict, check_env
 from ..loop.report import format_bytes
 from ..loop.vector_envs import Vector
-from .errors import exit_on_error, printable, sentence_of
+from .errors import printable, sentence_of
 from .game_options import EnvName, GivenGameOptions, with_game_options
-from .make_envs import EnvRequest, id_or_factory, is_cartridge, make_envs, one_env
-from .options import Debug, Json
-from .output import plural, print_json, print_lines
+from .make_envs import id_or_factory, is_cartridge, make_envs, one_env
+from .output import Output, plural, with_output
 
 FAILED = 1
 """Exit code: a check failed."""
@@ -26,13 +25,13 @@ _FEWEST, _MOST = 10, 5_000  # steps that are recorded, in about half a second
 
 
 @with_game_options
+@with_output("nothing is stored", has_quiet=False)
 def check(
     env: EnvName,
     *,
     games: GivenGameOptions,
     limit: Annotated[float, typer.Option(help="Time of one call.", metavar="SECONDS")] = 60,
-    as_json: Json = False,
-    debug: Debug = False,
+    output: Output,
 ) -> None:
     """Play an env for a few seconds: what is wrong with it, and what it costs.
 
@@ -48,29 +47,28 @@ def check(
     and actions, as archives need it. Nothing is stored.
     Exit codes: 0 no check failed, 1 one did, 2 the command is wrong.
     """
-    with exit_on_error(debug, "nothing is stored"):
-        request = EnvRequest(env, _NUM_ENVS, games.backend, None, games.parsed())
-        report = check_env(one_env(request), limit=limit)
-        checks = [*report.checks]
-        costs = {"step_seconds": report.step_seconds, "reset_seconds": report.reset_seconds}
-        if report.is_fine and report.steps < _FEWEST:
-            seen = f"only {plural(report.steps, 'step')} in a second: two at once were not tried"
-            checks.append(EnvCheck("vector env", "warning", seen, "make the env faster"))
-        elif report.is_fine:
-            with contextlib.closing(make_envs(request)) as envs:
-                checks += _vector_checks(envs, report.steps)
-                if all(one.verdict != "FAIL" for one in checks):
-                    checks += _recorded(envs, env, costs)
-        counts = {word: sum(one.verdict == word for one in checks) for word in ("FAIL", "warning")}
-        if as_json:
-            shown = [dataclasses.asdict(one) for one in checks]
-            print_json({"env": env, "is_fine": not counts["FAIL"], "checks": shown, "costs": costs})
-        else:
-            print_lines([printable(str(one)) for one in checks])
-            print_lines([f"{'':7}  {line}" for line in _cost_lines(costs)])
-            found = [f"{count} {word}" for word, count in counts.items() if count] or ["all ok"]
-            rest = "; what depends on it was not checked" if counts["FAIL"] else ""
-            print_lines([f"{env}: {plural(len(checks), 'check')}, {', '.join(found)}{rest}"])
+    request = games.request(env, _NUM_ENVS)
+    report = check_env(one_env(request), limit=limit)
+    checks = [*report.checks]
+    costs = {"step_seconds": report.step_seconds, "reset_seconds": report.reset_seconds}
+    if report.is_fine and report.steps < _FEWEST:
+        seen = f"only {plural(report.steps, 'step')} in a second: two at once were not tried"
+        checks.append(EnvCheck("vector env", "warning", seen, "make the env faster"))
+    elif report.is_fine:
+        with contextlib.closing(make_envs(request)) as envs:
+            checks += _vector_checks(envs, report.steps)
+            if all(one.verdict != "FAIL" for one in checks):
+                checks += _recorded(envs, env, costs)
+    counts = {word: sum(one.verdict == word for one in checks) for word in ("FAIL", "warning")}
+    shown = [dataclasses.asdict(one) for one in checks]
+    found = [f"{count} {word}" for word, count in counts.items() if count] or ["all ok"]
+    rest = "; what depends on it was not checked" if counts["FAIL"] else ""
+    output.show(
+        {"env": env, "is_fine": not counts["FAIL"], "checks": shown, "costs": costs},
+        *(printable(str(one)) for one in checks),
+        *(f"{'':7}  {line}" for line in _cost_lines(costs)),
+        f"{env}: {plural(len(checks), 'check')}, {', '.join(found)}{rest}",
+    )
     if counts["FAIL"]:
         raise typer.Exit(FAILED)
 

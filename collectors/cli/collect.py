@@ -9,7 +9,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple, cast
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
 import numpy as np
 import typer
@@ -26,36 +26,15 @@ from ...buffers.view.summary import describe_size
 from ..distributed.report import DistributedReport, distributed_status
 from ..loop.collector import Collector, check_shard
 from ..loop.report import CollectReport, collect_status, rate_parts
-from .errors import exit_on_error
-from .game_options import (
-    RUN,
-    EnvName,
-    GivenGameOptions,
-    Workers,
-    with_game_options,
-)
-from .load_policy import POLICY_HELP, load_policy
+from .game_options import EnvName, GivenGameOptions, Workers, run_option, with_game_options
+from .load_policy import Policy, load_policy
 from .make_envs import (
     EnvRequest,
     make_envs,
     refuse_endless,
 )
-from .options import (
-    Debug,
-    Json,
-    Quiet,
-    count_in,
-    number_of_bytes,
-    parse_metadata,
-    refuse_store,
-)
-from .output import (
-    LiveLine,
-    Part,
-    plural,
-    print_json,
-    print_parts,
-)
+from .options import count_in, number_of_bytes, parse_metadata, refuse_store
+from .output import Output, Part, plural, with_output
 from .run_config import config_text, naming_config, take_config
 
 if TYPE_CHECKING:
@@ -64,175 +43,133 @@ if TYPE_CHECKING:
 # The same on every machine, since the data depends on it.
 DEFAULT_NUM_ENVS = 8
 
-STORE = "Where to store it"
-"""Panel of options."""
-_FILE = "Options from a file"
+# Options of a panel.
+store_option = partial(typer.Option, rich_help_panel="Where to store it")
+_file_option = partial(typer.Option, rich_help_panel="Options from a file")
 _RESUME = "add to it with --resume, or "
 
 Resume = Annotated[
     bool,
-    typer.Option(
-        "--resume",
-        help="Add to the store if it exists, with new episode ids and seeds.",
-        rich_help_panel=STORE,
-    ),
+    store_option("--resume", help="Add to the store if it exists, with new episode ids and seeds."),
 ]
 InfoFields = Annotated[
     list[str] | None,
-    typer.Option(
+    store_option(
         metavar="NAME",
         help="Store this field of the env's info too, such as lives. NAME=VALUE sets the value "
         "for rows that lack it: speed=nan. May be repeated.",
-        rich_help_panel=STORE,
     ),
 ]
 EpisodeFacts = Annotated[
     list[str] | None,
-    typer.Option(
+    store_option(
         metavar="KEY=VALUE",
         help="Store this with every episode, to select by later: task=door. May be repeated.",
-        rich_help_panel=STORE,
     ),
 ]
 
 
 @with_game_options
+@with_output()
 def collect(
     context: typer.Context,
     env: EnvName,
     *,
     steps: Annotated[
         str | None,
-        typer.Option(
-            metavar="N",
-            help="Env steps to add, over all envs: 100_000, 1e5 or 100k.",
-            rich_help_panel=RUN,
-        ),
+        run_option(metavar="N", help="Env steps to add, over all envs: 100_000, 1e5 or 100k."),
     ] = None,
     episodes: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N", help="Or: whole episodes to add, over all envs.", rich_help_panel=RUN
-        ),
+        str | None, run_option(metavar="N", help="Or: whole episodes to add, over all envs.")
     ] = None,
     num_envs: Annotated[
         str | None,
-        typer.Option(
+        run_option(
             metavar="N",
             help=f"Envs that are stepped together: those of one group. Default: "
             f"{DEFAULT_NUM_ENVS}; with --resume as many as before.",
-            rich_help_panel=RUN,
         ),
     ] = None,
-    policy: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help=POLICY_HELP,
-            rich_help_panel=RUN,
-        ),
-    ] = "random",
+    policy: Policy = "random",
     seed: Annotated[
         str | None,
-        typer.Option(
+        run_option(
             metavar="N",
             help="The same seed and number of envs give the same data. Default: the store's seed, "
             "or a random one.",
-            rich_help_panel=RUN,
         ),
     ] = None,
     shard: Annotated[
         str | None,
-        typer.Option(
+        run_option(
             metavar="I/N",
             help="Collect part I of N, from 1/N to N/N: machines with the same --seed play from "
             "different seeds, and merge joins their stores. Default: with --resume as before.",
-            rich_help_panel=RUN,
         ),
     ] = None,
     processes: Annotated[
         str | None,
-        typer.Option(
+        run_option(
             metavar="N",
             help="Processes to play in, each with its own envs and policy. Default: 0, the "
             "command's own; 1 with --groups.",
-            rich_help_panel=RUN,
         ),
     ] = None,
     groups: Annotated[
         str | None,
-        typer.Option(
+        run_option(
             metavar="N",
             help="Groups of envs, which the processes share out: equal seeds, groups and numbers "
             "of envs give the same data in any number of processes. Default: one for each process; "
             "with --resume as many as before.",
-            rich_help_panel=RUN,
         ),
     ] = None,
     workers: Workers = None,
     tolerate: Annotated[
         str | None,
-        typer.Option(
+        run_option(
             metavar="N",
             help="Exceptions of envs to answer, in each group: the env is made again, and its "
             "episode is cut. Default: 0.",
-            rich_help_panel=RUN,
         ),
     ] = None,
-    out: Annotated[
-        Path, typer.Option(metavar="DIR", help="Folder of the store.", rich_help_panel=STORE)
-    ],
+    out: Annotated[Path, store_option(metavar="DIR", help="Folder of the store.")],
     resume: Resume = False,
     info: InfoFields = None,
     metadata: EpisodeFacts = None,
     capacity: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N",
-            help="Keep at most N steps; the oldest are removed.",
-            rich_help_panel=STORE,
-        ),
+        str | None, store_option(metavar="N", help="Keep at most N steps; the oldest are removed.")
     ] = None,
     capacity_bytes: Annotated[
         str | None,
-        typer.Option(
-            metavar="SIZE",
-            help="Keep at most this much on disk: 500MB, 2GiB.",
-            rich_help_panel=STORE,
-        ),
+        store_option(metavar="SIZE", help="Keep at most this much on disk: 500MB, 2GiB."),
     ] = None,
     log: Annotated[
         str | None,
-        typer.Option(
+        run_option(
             metavar="DIR",
             help="Write curves of returns, lengths and speed for TensorBoard into this folder, or "
             "with 'wandb' to Weights & Biases.",
-            rich_help_panel=RUN,
         ),
     ] = None,
     games: GivenGameOptions,
     config: Annotated[
         Path | None,
-        typer.Option(
+        _file_option(
             metavar="FILE",
             help="Take options from a TOML file: env = 'Pong', steps = 1e6. Options of the command "
             "line win.",
             callback=take_config,
             is_eager=True,
-            rich_help_panel=_FILE,
         ),
     ] = None,
     print_config: Annotated[
         bool,
-        typer.Option(
-            "--print-config",
-            help="Print such a file with the given options, and do nothing else.",
-            rich_help_panel=_FILE,
+        _file_option(
+            "--print-config", help="Print such a file with the given options, and do nothing else."
         ),
     ] = False,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
+    output: Output,
 ) -> None:
     """Play envs with a policy and store every row in a folder.
 
@@ -250,14 +187,9 @@ def collect(
     Ctrl-C stops the run and keeps the collected steps.
     Exit codes: 0 done, 2 an error that you can correct, 130 Ctrl-C.
     """
-    with exit_on_error(debug), naming_config(context):
-        request = EnvRequest(
-            env=env,
-            num_envs=count_in("--num-envs", num_envs) or 0,
-            backend=games.backend,
-            num_workers=count_in("--workers", workers, 0),
-            options=games.parsed(),
-        )
+    with naming_config(context):
+        at_once = count_in("--num-envs", num_envs) or 0
+        request = games.request(env, at_once, count_in("--workers", workers, 0))
         goal = Goal(count_in("--steps", steps), count_in("--episodes", episodes))
         chosen_seed = count_in("--seed", seed, 0)
         chosen_shard = parse_shard("--shard", shard)
@@ -279,57 +211,42 @@ def collect(
             replay = stack.enter_context(opened)
             request, places, used_seed = _as_in_last_run(request, places, chosen_seed, replay)
             used_shard = _as_in_all_runs(chosen_shard, replay)
-            line = stack.enter_context(LiveLine(is_silent=quiet or as_json))
-            line.say(places.making(request))
+            line = stack.enter_context(output.line(places.making(request)))
             defaults = missing_values(info_fields, request)
             shown = distributed_status if places.groups else collect_status
             status = partial(shown, steps=goal.steps, episodes=goal.episodes)
+            common: dict[str, Any] = {"seed": used_seed, "shard": used_shard, "tolerate": faults}
+            common |= {"info": defaults, "metadata": facts, "log": log}
             collector: Collector | LocalCollector
             if places.groups:
                 # Imported here: most runs have no other processes.
                 from ..distributed.local_collector import LocalCollector
 
+                # Stepped in the process of the group; the native backend has a thread at least.
+                of_group = replace(request, num_workers=int(request.backend == "native"))
                 collector = LocalCollector(
-                    partial(make_envs, in_one_process(request)),
+                    partial(make_envs, of_group),
                     partial(load_policy, policy),
                     replay,
                     groups=places.groups,
                     processes=places.processes,
-                    seed=used_seed,
-                    shard=used_shard,
-                    tolerate=faults,
-                    info=defaults,
-                    metadata=facts,
-                    log=log,
+                    **common,
                 )
             else:
                 envs = make_envs(request)
                 stack.callback(envs.close)  # the Collector closes them too, once there is one
-                collector = Collector(
-                    envs,
-                    agent,
-                    replay,
-                    seed=used_seed,
-                    shard=used_shard,
-                    tolerate=faults,
-                    info=defaults,
-                    metadata=facts,
-                    log=log,
-                )
+                collector = Collector(envs, agent, replay, **common)
             stack.enter_context(collector)
             report = collector.collect(
                 steps=goal.steps, episodes=goal.episodes, progress=line.reporter(status)
             )
             session = replay.sessions[-1]
-        if as_json:
-            made = {"env": env, "num_envs": request.num_envs, "seed": used_seed}
-            print_json({**report.to_json(), **made, "session": session})
-        elif not quiet:
-            store = replay.storage
-            raw_bytes = store.index.rows * store.spec.row_bytes
-            stored_bytes = int(store.index.records["nbytes"].sum())
-            size_parts = describe_size(disk_bytes(out), raw_bytes, stored_bytes)
-            print_parts(*summary(report, used_seed, size_parts))
+        made = {"env": env, "num_envs": request.num_envs, "seed": used_seed, "session": session}
+        store = replay.storage
+        raw_bytes = store.index.rows * store.spec.row_bytes
+        stored_bytes = int(store.index.records["nbytes"].sum())
+        size_parts = describe_size(disk_bytes(out), raw_bytes, stored_bytes)
+        output.show({**report.to_json(), **made}, *summary(report, used_seed, size_parts))
 
 
 class Goal(NamedTuple):
@@ -354,12 +271,6 @@ class Places(NamedTuple):
             f"making {plural(self.groups, 'group')} of {envs} in "
             f"{plural(self.processes, 'process', 'processes')} ..."
         )
-
-
-def in_one_process(request: EnvRequest) -> EnvRequest:
-    """The envs of a group: they are stepped in the process of the group."""
-    # The native backend of Atari games has a thread at least.
-    return replace(request, num_workers=1 if request.backend == "native" else 0)
 
 
 def parse_info(option: str, text: str) -> tuple[str, int | float | bool | None]:

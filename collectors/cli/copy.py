@@ -20,13 +20,9 @@ from ...buffers.storage.disk.publish import disk_bytes
 from ...buffers.storage.joined import check_different
 from ...buffers.view.summary import describe_size, statistics_of
 from ..loop.report import format_bytes
-from .errors import exit_on_error
 from .options import (
     Codecs,
-    Debug,
     GivenSelection,
-    Json,
-    Quiet,
     StoreFolder,
     format_ids,
     parse_codecs,
@@ -34,15 +30,7 @@ from .options import (
     stored_ids,
     with_selection,
 )
-from .output import (
-    Part,
-    print_json,
-    print_lines,
-    print_parts,
-    reporting,
-    table,
-    table_console,
-)
+from .output import Output, Part, print_json, print_lines, table, table_console, with_output
 
 if TYPE_CHECKING:
     from ...buffers.curation.repeated_episodes import Duplicates
@@ -58,6 +46,7 @@ _Digest = Annotated[
 ]
 
 
+@with_output("start again")
 def merge(
     folders: Annotated[
         list[Path],
@@ -79,9 +68,7 @@ def merge(
     ] = "refuse",
     codec: Codecs = None,
     digest: _Digest = False,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
+    output: Output,
 ) -> None:
     """Put the episodes of several stores into a new one, one store after the other.
 
@@ -92,26 +79,25 @@ def merge(
     The stores must have the same fields and envs. To sample from several stores
     you need not merge them: a SequenceReplayBuffer opens a list of folders.
     """
-    with exit_on_error(debug, "start again"):
-        if len(folders) < 2:
-            raise ValueError(
-                "merge: expected two stores or more, got one; name another, or use stepwell copy"
-            )
-        check_different("merge", folders)
-        _copy(
-            "merge",
-            folders,
-            out,
-            any_envs=any_envs,
-            duplicates=duplicates,
-            codecs=parse_codecs("--codec", codec or []),
-            with_digest=digest,
-            quiet=quiet,
-            as_json=as_json,
+    if len(folders) < 2:
+        raise ValueError(
+            "merge: expected two stores or more, got one; name another, or use stepwell copy"
         )
+    check_different("merge", folders)
+    _copy(
+        "merge",
+        folders,
+        out,
+        any_envs=any_envs,
+        duplicates=duplicates,
+        codecs=parse_codecs("--codec", codec or []),
+        with_digest=digest,
+        output=output,
+    )
 
 
 @with_selection
+@with_output("start again")
 def filter_episodes(
     folder: StoreFolder,
     *,
@@ -131,9 +117,7 @@ def filter_episodes(
     ] = False,
     selection: GivenSelection,
     digest: _Digest = False,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
+    output: Output,
 ) -> None:
     """Copy the episodes that match to a new store. The old store is not changed.
 
@@ -147,41 +131,33 @@ def filter_episodes(
     --invert keeps exactly what is left out without it, also cut episodes that are
     not ranked. The new store keeps the order of the old one, whatever --sort is.
     """
-    with exit_on_error(debug, "start again"):
-        asked = selection.parsed()
-        if asked.is_empty:
-            raise ValueError(
-                "expected at least one condition, got none: give --where, --episodes, "
-                "--min-return, --max-return, --min-steps, --max-steps, --ended, --cut, --top or "
-                "--bottom"
-            )
-        if out is None and not dry_run:
-            raise ValueError(
-                "expected --out with the folder of the new store, or --dry-run, got neither; give "
-                "one"
-            )
-        keep = replace(asked, others=invert)
-        _refuse_unknown(folder, asked)
-        if dry_run or out is None:
-            _show_selected(folder, keep, quiet, as_json)
-        else:
-            _copy(
-                *("filter", [folder], out, keep),
-                with_digest=digest,
-                quiet=quiet,
-                as_json=as_json,
-            )
+    asked = selection.parsed()
+    if asked.is_empty:
+        raise ValueError(
+            "expected at least one condition, got none: give --where, --episodes, "
+            "--min-return, --max-return, --min-steps, --max-steps, --ended, --cut, --top or "
+            "--bottom"
+        )
+    if out is None and not dry_run:
+        raise ValueError(
+            "expected --out with the folder of the new store, or --dry-run, got neither; give one"
+        )
+    keep = replace(asked, others=invert)
+    _refuse_unknown(folder, asked)
+    if dry_run or out is None:
+        _show_selected(folder, keep, output)
+    else:
+        _copy("filter", [folder], out, keep, with_digest=digest, output=output)
 
 
+@with_output("start again")
 def copy(
     folder: StoreFolder,
     *,
     out: _Out,
     codec: Codecs = None,
     digest: _Digest = False,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
+    output: Output,
 ) -> None:
     """Copy a store. Rows are the same bit by bit; many small chunks become few large ones.
 
@@ -191,17 +167,8 @@ def copy(
     The copy has the digest of the source, see --digest. It appears when it is
     complete; an error or Ctrl-C leaves nothing behind.
     """
-    with exit_on_error(debug, "start again"):
-        codecs = parse_codecs("--codec", codec or [])
-        _copy(
-            "copy",
-            [folder],
-            out,
-            codecs=codecs,
-            with_digest=digest,
-            quiet=quiet,
-            as_json=as_json,
-        )
+    codecs = parse_codecs("--codec", codec or [])
+    _copy("copy", [folder], out, codecs=codecs, with_digest=digest, output=output)
 
 
 def _refuse_unknown(folder: Path, selection: EpisodeSelection) -> None:
@@ -238,8 +205,7 @@ def _copy(
     duplicates: str = "refuse",
     codecs: Mapping[str, Codec] | None = None,
     with_digest: bool,
-    quiet: bool,
-    as_json: bool,
+    output: Output,
 ) -> None:
     """Copy the episodes of the stores, all when ``keep`` is None, to a new one, and report."""
     refuse_store(out)
@@ -249,7 +215,7 @@ def _copy(
         ]
         before = sum(disk_bytes(path) for path in sources)
         names = ", ".join(str(path) for path in sources)
-        progress = stack.enter_context(reporting(copy_status, names, is_silent=quiet or as_json))
+        progress = stack.enter_context(output.reporting(copy_status, names))
         target = stack.enter_context(SequenceReplayBuffer(out, codecs=codecs or {}))
         report = copy_episodes(
             replays,
@@ -262,19 +228,16 @@ def _copy(
             progress=progress,
         )
     after = disk_bytes(out)
-    if as_json:
-        more = {
-            "sources": [str(path) for path in sources],
-            "path": str(out),
-            "source_disk_bytes": before,
-            "disk_bytes": after,
-        }
-        print_json({**report.to_json(), **more})
-    elif not quiet:
-        last = [Part(f"in {out}", style="bold")]
-        if with_digest:
-            last.append(Part(f"digest {report.digest}"))
-        print_parts(_summary(report, before, after), last)
+    more = {
+        "sources": [str(path) for path in sources],
+        "path": str(out),
+        "source_disk_bytes": before,
+        "disk_bytes": after,
+    }
+    last = [Part(f"in {out}", style="bold")]
+    if with_digest:
+        last.append(Part(f"digest {report.digest}"))
+    output.show({**report.to_json(), **more}, _summary(report, before, after), last)
 
 
 def _summary(report: CopyReport, before: int, after: int) -> list[Part]:
@@ -286,16 +249,13 @@ def _summary(report: CopyReport, before: int, after: int) -> list[Part]:
     ]
     if report.left_out_episodes:
         parts.append(Part(f"{report.left_out_steps:,} steps left out"))
-    if report.duplicate_episodes:
-        parts.append(Part(f"{report.duplicate_episodes:,} of them duplicates", style="yellow"))
-    if report.late_starts:
-        parts.append(Part(f"{report.late_starts:,} without beginning", style="yellow"))
-    if report.not_whole_episodes:
-        text = f"{report.not_whole_episodes:,} cut or without beginning not ranked (--include-cut)"
-        parts.append(Part(text, style="yellow"))
-    if report.without_value_episodes:
-        text = f"{report.without_value_episodes:,} without a number to sort by not ranked"
-        parts.append(Part(text, style="yellow"))
+    for count, what in (
+        (report.duplicate_episodes, "of them duplicates"),
+        (report.late_starts, "without beginning"),
+        (report.not_whole_episodes, "cut or without beginning not ranked (--include-cut)"),
+        (report.without_value_episodes, "without a number to sort by not ranked"),
+    ):
+        parts += [Part(f"{count:,} {what}", style="yellow")] if count else []
     parts += [
         Part(f"{format_bytes(before)} -> {format_bytes(after)} on disk"),
         *map(Part, describe_size(after, report.raw_bytes)[1:]),
@@ -326,7 +286,7 @@ class _Group:
         }
 
 
-def _show_selected(folder: Path, selection: EpisodeSelection, quiet: bool, as_json: bool) -> None:
+def _show_selected(folder: Path, selection: EpisodeSelection, output: Output) -> None:
     kept, dropped = _Group(), _Group()
     with SequenceReplayBuffer.open(folder, read_only=True) as replay:
         choice = selection.choose(stored_episodes(replay.storage))
@@ -335,14 +295,14 @@ def _show_selected(folder: Path, selection: EpisodeSelection, quiet: bool, as_js
             group.ids.append(episode.id)
             group.steps.append(episode.steps)
             group.returns.append(episode.total_reward)
-    if as_json:
+    if output.as_json:
         not_ranked = {"cut": choice.not_whole, "without_value": choice.without_value}
         groups = {"kept": kept.to_json(), "dropped": dropped.to_json()}
         print_json({**groups, "not_ranked": not_ranked} if selection.is_ranking else groups)
-    elif not quiet:
+    elif not output.quiet:
         table_console().print(_selection_table(kept, dropped))
-        print_lines([choice.sentence] if choice.sentence else [])
-        print_lines(["nothing was written; run it without --dry-run to write the store"])
+        end = "nothing was written; run it without --dry-run to write the store"
+        print_lines(*([choice.sentence] if choice.sentence else []), end)
 
 
 def _selection_table(kept: _Group, dropped: _Group) -> rich.table.Table:

@@ -13,25 +13,17 @@ import typer
 from ...buffers import SequenceReplayBuffer
 from ...buffers.storage.disk.publish import check_unused, disk_bytes
 from ..loop.report import format_bytes
-from .archive import exit_on_difference, source_of
-from .errors import exit_on_error, sentence_of, show_error
+from .archive import CODES, made_parts
+from .errors import sentence_of, show_error
 from .exchange import FormatOptions, export_data, parse_options, written_formats
+from .game_options import with_playing
 from .health import DIFFERS, UNREACHABLE
-from .options import Cartridge, Debug, Json, Lanes, MadeBy, Quiet, count_in
-from .output import (
-    LiveLine,
-    Part,
-    plural,
-    print_json,
-    print_lines,
-    print_parts,
-    table_console,
-)
+from .options import count_in
+from .output import Output, Part, plural, print_json, print_lines, table_console, with_output
 
 if TYPE_CHECKING:
     from ..catalogue.datasets import DatasetCheck
     from ..catalogue.index import Dataset
-    from ..simulation.archive import RestoreReport
 
 _SAMPLE = "2"
 
@@ -50,12 +42,12 @@ Catalogue = Annotated[
 ]
 
 
+@with_output(has_quiet=False)
 def show(
     context: typer.Context,
     *,
     index: Catalogue = None,
-    as_json: Json = False,
-    debug: Debug = False,
+    output: Output,
 ) -> None:
     """List the data sets that can be made here; datasets get makes one, check tries its env.
 
@@ -68,23 +60,24 @@ def show(
     Nothing is downloaded: seeds and actions came with Stepwell, and the env plays
     them.
     """
-    with exit_on_error(debug):
-        if context.invoked_subcommand is not None:
-            if index is not None or as_json or debug:
-                raise ValueError(
-                    f"expected options after the command, got them before it: write stepwell "
-                    f"datasets {context.invoked_subcommand} ... with its options at the end"
-                )
-            return
-        from ..catalogue.index import read_index
+    if context.invoked_subcommand is not None:
+        if index is not None or output != Output():
+            raise ValueError(
+                f"expected options after the command, got them before it: write stepwell "
+                f"datasets {context.invoked_subcommand} ... with its options at the end"
+            )
+        return
+    from ..catalogue.index import read_index
 
-        found = read_index(index)
-        if as_json:
-            print_json({name: found[name].to_json() for name in sorted(found)})
-        else:
-            _show_table([found[name] for name in sorted(found)])
+    found = read_index(index)
+    if output.as_json:
+        print_json({name: found[name].to_json() for name in sorted(found)})
+    else:
+        _show_table([found[name] for name in sorted(found)])
 
 
+@with_output("start again", codes=CODES)
+@with_playing
 def get(
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="Of the list.", autocompletion=_names)
@@ -106,12 +99,8 @@ def get(
     ] = None,
     option: FormatOptions = None,
     index: Catalogue = None,
-    lanes: Lanes = None,
-    env: MadeBy = None,
-    rom: Cartridge = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
+    again: dict[str, Any],
+    output: Output,
 ) -> None:
     """Make a data set on this machine: its env plays it again, and every row is compared.
 
@@ -123,35 +112,34 @@ def get(
     Exit codes: 0 it is made, 1 the env shows other rows here, 3 it cannot be
     played.
     """
-    with exit_on_difference(debug):
-        if option and to is None:
-            raise ValueError("--option: expected --to with the format that has it, got none")
-        from ...buffers.exchange.formats.exporting import checked_target
-        from ..catalogue.datasets import load_dataset, make_dataset
-        from ..catalogue.index import find_dataset
-        from ..simulation.player import played_status
+    if option and to is None:
+        raise ValueError("--option: expected --to with the format that has it, got none")
+    from ...buffers.exchange.formats.exporting import checked_target
+    from ..catalogue.datasets import load_dataset, make_dataset
+    from ..catalogue.index import find_dataset
+    from ..simulation.player import played_status
 
-        entry = find_dataset(name, index)
-        options = parse_options(option or [])
-        if to is None:
-            check_unused(out)
-        else:
-            checked_target(to, out, options)  # playing can take minutes
-        with LiveLine(is_silent=quiet or as_json) as line:
-            line.say(f"looking at {name} ...")
-            source, at_once = source_of(env), count_in("--lanes", lanes)
-            more: Any = {"index": index, "lanes": at_once, "env": source, "rom": rom}
-            more["progress"] = line.reporter(played_status(name))
-            done = make_dataset(entry, out, **more) if to is None else load_dataset(name, **more)
-        if isinstance(done, SequenceReplayBuffer):
-            export_data(done, str(to), str(out), {"options": options}, quiet=quiet, as_json=as_json)
-        elif as_json:
-            about = {"dataset": name, "path": str(out), "digest": entry.digest}
-            print_json({**done.to_json(), **about, "disk_bytes": disk_bytes(out)})
-        elif not quiet:
-            print_parts(_made_parts(entry, done, out))
+    entry = find_dataset(name, index)
+    options = parse_options(option or [])
+    if to is None:
+        check_unused(out)
+    else:
+        checked_target(to, out, options)  # playing can take minutes
+    with output.line(f"looking at {name} ...") as line:
+        more: Any = {**again, "index": index, "progress": line.reporter(played_status(name))}
+        done = make_dataset(entry, out, **more) if to is None else load_dataset(name, **more)
+    if isinstance(done, SequenceReplayBuffer):
+        export_data(done, str(to), str(out), {"options": options}, output)
+    else:
+        about = {"dataset": name, "path": str(out), "digest": entry.digest}
+        facts = {**done.to_json(), **about, "disk_bytes": disk_bytes(out)}
+        sizes = f"{format_bytes(entry.archive_bytes)} -> {format_bytes(disk_bytes(out))}"
+        middle = map(Part, (sizes, "equal rows", f"digest {entry.digest}"))
+        output.show(facts, made_parts(done, out, *middle))
 
 
+@with_output("start again")
+@with_playing
 def check(
     name: Annotated[
         str | None,
@@ -164,12 +152,8 @@ def check(
         str, typer.Option(metavar="N", help="Episodes of each to play, drawn at random.")
     ] = _SAMPLE,
     index: Catalogue = None,
-    lanes: Lanes = None,
-    env: MadeBy = None,
-    rom: Cartridge = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
+    again: dict[str, Any],
+    output: Output,
 ) -> None:
     """Play a sample of a data set, or of each: do its env and packages show the same rows here?
 
@@ -181,47 +165,36 @@ def check(
     Exit codes: 0 all rows are equal, 1 some differ, 3 a package is missing, or an
     env is not the recorded one.
     """
-    code = 0
-    with exit_on_error(debug, "start again"):
-        from ..catalogue.datasets import check_dataset
-        from ..catalogue.index import find_dataset, read_index
-        from ..simulation.player import played_status
+    from ..catalogue.datasets import check_dataset
+    from ..catalogue.index import find_dataset, read_index
+    from ..simulation.player import played_status
 
-        names = sorted(read_index(index)) if name is None else [find_dataset(name, index).name]
-        count, at_once = count_in("--sample", sample), count_in("--lanes", lanes)
-        done: list[DatasetCheck] = []
-        left: dict[str, str] = {}
-        for each in names:
-            with LiveLine(is_silent=quiet or as_json) as line:
-                line.say(f"looking at {each} ...")
-                shown = line.reporter(played_status(each))
-                try:
-                    found = check_dataset(
-                        each,
-                        index=index,
-                        sample=count or 0,
-                        lanes=at_once,
-                        env=source_of(env),
-                        rom=rom,
-                        progress=shown,
-                    )
-                except (ImportError, ValueError) as error:
-                    sentence = sentence_of(error)
-                    if debug or name is not None or sentence is None:
-                        raise
-                    left[each] = sentence
-                    continue
-            done.append(found)
-            if not (quiet or as_json):
-                print_parts(_checked_parts(found))
-            if not found.is_equal and not as_json:
-                show_error(f"{each}: {found.why}")
-        code = DIFFERS if any(not one.is_equal for one in done) else UNREACHABLE if left else 0
-        if as_json:
-            print_json({"checked": [one.to_json() for one in done], "left_out": left})
-        for each, why in left.items():
-            if not as_json:
-                show_error(f"{each}: {why}")
+    names = sorted(read_index(index)) if name is None else [find_dataset(name, index).name]
+    count = count_in("--sample", sample)
+    done: list[DatasetCheck] = []
+    left: dict[str, str] = {}
+    for each in names:
+        with output.line(f"looking at {each} ...") as line:
+            shown = line.reporter(played_status(each))
+            try:
+                found = check_dataset(each, index=index, sample=count or 0, progress=shown, **again)
+            except (ImportError, ValueError) as error:
+                sentence = sentence_of(error)
+                if output.debug or name is not None or sentence is None:
+                    raise
+                left[each] = sentence
+                continue
+        done.append(found)
+        if not output.is_silent:
+            print_lines(_checked_parts(found))
+        if not found.is_equal and not output.as_json:
+            show_error(f"{each}: {found.why}")
+    code = DIFFERS if any(not one.is_equal for one in done) else UNREACHABLE if left else 0
+    if output.as_json:
+        print_json({"checked": [one.to_json() for one in done], "left_out": left})
+    for each, why in left.items():
+        if not output.as_json:
+            show_error(f"{each}: {why}")
     if code:
         raise typer.Exit(code)
 
@@ -248,20 +221,7 @@ def _show_table(found: Sequence[Dataset]) -> None:
         if entry is not None:
             about = rich.text.Text(f"{entry.env}, {entry.policy} ({entry.license})", style="dim")
             console.print(rich.padding.Padding(about, (0, 0, 0, 4), expand=False))
-    print_lines(["", f"{plural(len(found), 'data set')}; make one: stepwell datasets get NAME"])
-
-
-def _made_parts(entry: Dataset, report: RestoreReport, out: Path) -> list[Part]:
-    sizes = f"{format_bytes(entry.archive_bytes)} -> {format_bytes(disk_bytes(out))}"
-    return [
-        Part(plural(report.episodes, "episode"), style="bold"),
-        Part(plural(report.steps, "step"), style="bold"),
-        Part(sizes),
-        Part("equal rows"),
-        Part(f"digest {entry.digest}"),
-        Part(f"{report.seconds:,.1f} s"),
-        Part(f"in {out}", style="bold"),
-    ]
+    print_lines("", f"{plural(len(found), 'data set')}; make one: stepwell datasets get NAME")
 
 
 def _checked_parts(found: DatasetCheck) -> list[Part]:

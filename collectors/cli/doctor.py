@@ -22,9 +22,7 @@ from ...buffers.base import native
 from ...buffers.base.optional_libraries import installed_version
 from ...buffers.base.package import __version__
 from ..loop.report import format_bytes
-from .errors import exit_on_error
-from .options import Debug, Json
-from .output import print_json, print_lines
+from .output import Output, print_json, print_lines, with_output
 
 _FLUSHES, _FLUSH_BYTES = 20, 4_096
 _WRITTEN_BYTES = 64 << 20
@@ -33,12 +31,13 @@ _VARIABLES = re.compile(r"STEPWELL_\w+|\w+_NUM_THREADS|CUDA_VISIBLE_DEVICES")
 _NOT_INSTALLED = "not installed"
 
 
+@with_output(has_quiet=False)
 def doctor(
     folder: Annotated[
         Path, typer.Argument(metavar="[DIR]", help="A folder on the disk where stores are to be.")
     ] = Path(),
-    as_json: Json = False,
-    debug: Debug = False,
+    *,
+    output: Output,
 ) -> None:
     """Show versions, emulators, limits and the speed of a disk, and try out what is installed.
 
@@ -49,27 +48,26 @@ def doctor(
     Add the output to a report of a bug. It has no names of users or machines. It
     writes 64 MiB into the folder, and removes them.
     """
-    with exit_on_error(debug):
-        if not folder.is_dir():
-            raise ValueError(f"DIR: expected a folder, got {str(folder)!r}; make it first")
-        found: dict[str, Mapping[str, object]] = {
-            "stepwell": {"version": __version__, "core": native.path()},
-            "machine": _machine(),
-            "packages": _packages(),
-            "works": _trials(),
-            "folder": _disk(folder),
-            "variables": {k: v for k, v in sorted(os.environ.items()) if _VARIABLES.fullmatch(k)},
-        }
-        problems = _problems(found)
-        if as_json:
-            print_json({**found, "problems": problems})
-            return
-        for part, facts in found.items():
-            print_lines([part])
-            for name, fact in facts.items():
-                shown = format_bytes(fact) if isinstance(fact, int) and fact > 1 << 20 else fact
-                print_lines([f"  {name}: {shown}"])
-        print_lines(["problems", *(f"  {line}" for line in problems or ["none was found"])])
+    if not folder.is_dir():
+        raise ValueError(f"DIR: expected a folder, got {str(folder)!r}; make it first")
+    found: dict[str, Mapping[str, object]] = {
+        "stepwell": {"version": __version__, "core": native.path()},
+        "machine": _machine(),
+        "packages": _packages(),
+        "works": _trials(),
+        "folder": _disk(folder),
+        "variables": {k: v for k, v in sorted(os.environ.items()) if _VARIABLES.fullmatch(k)},
+    }
+    problems = _problems(found)
+    if output.as_json:
+        print_json({**found, "problems": problems})
+        return
+    for part, facts in found.items():
+        print_lines(part)
+        for name, fact in facts.items():
+            shown = format_bytes(fact) if isinstance(fact, int) and fact > 1 << 20 else fact
+            print_lines(f"  {name}: {shown}")
+    print_lines("problems", *(f"  {line}" for line in problems or ["none was found"]))
 
 
 def _machine() -> dict[str, object]:

@@ -6,7 +6,7 @@ import dataclasses
 import difflib
 import importlib.util
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated
 
 import gymnasium
@@ -16,9 +16,7 @@ import rich.text
 import typer
 from gymnasium.envs.registration import EnvSpec
 
-from .errors import exit_on_error
-from .options import Debug, Json
-from .output import print_json
+from .output import Output, print_json, with_output
 
 # Modules of Gymnasium whose envs need other packages: what to look for, and what to install.
 _NEEDS = {
@@ -32,16 +30,6 @@ _MOVED = {"_raise_mujoco_py_error": "gymnasium-robotics", "_raise_shimmy_error":
 
 
 @dataclass(frozen=True, slots=True)
-class Emulators:
-    """Emulators for NES cartridges."""
-
-    # Version by name, as --backend takes it
-    installed: Mapping[str, str] = field(default_factory=dict[str, str])
-    # For the others: what to install
-    missing: Mapping[str, str] = field(default_factory=dict[str, str])
-
-
-@dataclass(frozen=True, slots=True)
 class Catalogue:
     """Names of envs."""
 
@@ -50,16 +38,19 @@ class Catalogue:
     # Ids of the same games with other presets, made by Gymnasium unchanged
     old_atari: tuple[str, ...]
     missing: dict[str, tuple[str, ...]]  # ids that need a package, by what to install
-    nes: Emulators = field(default_factory=Emulators)  # for cartridges, which users must have
+    # Emulators for cartridges, which users must have, as --backend takes them: the versions of the
+    # "installed" ones, and for those that are "missing" what to install.
+    nes: Mapping[str, Mapping[str, str]]
 
 
+@with_output(has_quiet=False)
 def envs(
     pattern: Annotated[
         str | None,
         typer.Argument(metavar="[PATTERN]", help="Part of a name, in upper or lower case."),
     ] = None,
-    as_json: Json = False,
-    debug: Debug = False,
+    *,
+    output: Output,
 ) -> None:
     """List the envs to collect from: Atari games, NES emulators, Gymnasium's envs.
 
@@ -69,17 +60,15 @@ def envs(
 
     Names are printed one per line where the output is not a terminal.
     """
-    with exit_on_error(debug):
-        found = catalogue() if pattern is None else matching(catalogue(), pattern)
-        if pattern is not None and not any(
-            (*dataclasses.astuple(found)[:-1], *dataclasses.astuple(found.nes))
-        ):
-            hint = suggestion(pattern, "leave it out to see them all")
-            raise ValueError(f"PATTERN: expected part of an env's name, got {pattern!r}; {hint}")
-        if as_json:
-            print_json(dataclasses.asdict(found))
-        else:
-            _show(found, everything=pattern is not None)
+    found = catalogue() if pattern is None else matching(catalogue(), pattern)
+    shown = (found.atari, found.ready, found.old_atari, found.missing, *found.nes.values())
+    if pattern is not None and not any(shown):
+        hint = suggestion(pattern, "leave it out to see them all")
+        raise ValueError(f"PATTERN: expected part of an env's name, got {pattern!r}; {hint}")
+    if output.as_json:
+        print_json(dataclasses.asdict(found))
+    else:
+        _show(found, everything=pattern is not None)
 
 
 def catalogue() -> Catalogue:
@@ -89,10 +78,10 @@ def catalogue() -> Catalogue:
 
     from ...wrappers.nes.emulators import installed_backends, missing_backends
 
-    emulators = Emulators(
-        {str(name): version for name, version in installed_backends().items()},
-        {str(name): install for name, install in missing_backends().items()},
-    )
+    emulators = {
+        "installed": {str(name): version for name, version in installed_backends().items()},
+        "missing": {str(name): install for name, install in missing_backends().items()},
+    }
     gymnasium.register_envs(ale_py)
     atari: list[str] = []
     ready: list[str] = []
@@ -178,16 +167,16 @@ def matching(found: Catalogue, pattern: str) -> Catalogue:
     def chosen(names: Sequence[str]) -> tuple[str, ...]:
         return tuple(name for name in names if key in _key(name))
 
-    def emulators(texts: Mapping[str, str]) -> dict[str, str]:
-        return {name: text for name, text in texts.items() if key in _key(f"NES {name}")}
-
     missing = {package: chosen(names) for package, names in found.missing.items()}
     return Catalogue(
         chosen(found.atari),
         chosen(found.ready),
         chosen(found.old_atari),
         {package: names for package, names in missing.items() if names},
-        Emulators(emulators(found.nes.installed), emulators(found.nes.missing)),
+        {
+            kind: {name: text for name, text in texts.items() if key in _key(f"NES {name}")}
+            for kind, texts in found.nes.items()
+        },
     )
 
 
@@ -218,7 +207,7 @@ def _show(found: Catalogue, *, everything: bool) -> None:
                 console.out(line)
         return
     _show_group(console, "Atari games", found.atari, "'Pong' is short for 'ALE/Pong-v5'")
-    if found.nes.installed or found.nes.missing:
+    if any(found.nes.values()):
         head = "  your own: stepwell collect game.nes --backend NAME, with one of these"
         console.print()
         console.print(rich.text.Text.assemble(("NES cartridges", "bold"), (head, "dim")))
@@ -233,9 +222,9 @@ def _show(found: Catalogue, *, everything: bool) -> None:
         console.print(rich.text.Text(f"\n{hidden}", style="dim"))
 
 
-def _emulator_lines(found: Emulators) -> list[str]:
-    installed = [f"{name} {version}" for name, version in found.installed.items()]
-    return [*installed, *(f"{name}: {install}" for name, install in found.missing.items())]
+def _emulator_lines(found: Mapping[str, Mapping[str, str]]) -> list[str]:
+    installed = [f"{name} {version}" for name, version in found["installed"].items()]
+    return [*installed, *(f"{name}: {install}" for name, install in found["missing"].items())]
 
 
 def _show_group(

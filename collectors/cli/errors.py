@@ -21,7 +21,7 @@ import signal
 import sysconfig
 import traceback
 import warnings
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -78,10 +78,14 @@ class _Line(NamedTuple):
 
 
 @contextmanager
-def exit_on_error(debug: bool, after_interrupt: str = "--resume goes on") -> Generator[None]:
+def exit_on_error(
+    debug: bool,
+    after_interrupt: str = "--resume goes on",
+    codes: Mapping[type[Exception], int] | None = None,
+) -> Generator[None]:
     """Turn an error of the user's into a sentence and an exit code, and warnings into sentences."""
     # With ``debug`` every error passes unchanged; ``after_interrupt`` says how to get the rest
-    # after Ctrl-C.
+    # after Ctrl-C; ``codes`` are those of errors that have one of their own.
     numbers = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
     loading = [number for number in numbers if signal.getsignal(number) is leave_at_once]
     for number in loading:
@@ -102,15 +106,15 @@ def exit_on_error(debug: bool, after_interrupt: str = "--resume goes on") -> Gen
         show_error("; ".join([by, *note, *after]))
         number = signal.Signals[str(stop)] if stop.args else signal.SIGINT
         raise typer.Exit(128 + number) from None
-    except BrokenPipeError:
-        raise  # the reader of our output is gone
+    except (BrokenPipeError, typer.Exit):  # the first: the reader of our output is gone
+        raise
     except Exception as error:
         sentence = None if debug else sentence_of(error)
         if sentence is None:
             raise
         kept = _kept(error)
         show_error(f"{sentence}; {kept}" if kept else sentence)
-        raise typer.Exit(BAD_INPUT) from None
+        raise typer.Exit((codes or {}).get(type(error), BAD_INPUT)) from None
     finally:
         for number in loading:  # all is reported and closed: only the interpreter is left to exit
             signal.signal(number, signal.SIG_DFL)
@@ -152,7 +156,9 @@ def sentence_of(error: BaseException) -> str | None:
         # Only our own message says what needs how much.
         return _flat(error) if is_ours else "out of memory; use fewer envs (--num-envs)"
     if isinstance(error, OSError) and error.strerror:
-        return _of_system(error)
+        # Without its number. Not always the system's message: h5py puts HDF5's there, with lines.
+        named = f" ({error.filename})" if error.filename is not None else ""
+        return f"{' '.join(str(error.strerror).split())}{named}"
     if isinstance(error, RemoteError):
         if is_ours:
             return _flat(error).removeprefix(f"{error.kind}: ")
@@ -162,8 +168,9 @@ def sentence_of(error: BaseException) -> str | None:
         return None
     if innermost.is_own:
         return _flat(error) if is_ours and isinstance(error, _ON_PURPOSE) else None
-    cause = _first_outside(lines)
-    if cause is None or cause.is_only_ours:
+    own = [place for place, line in enumerate(lines) if line.is_own]
+    after = lines[own[-1] + 1 :] if own else lines
+    if not after or after[0].is_only_ours:
         return None
     place = _last_of_user(lines)
     what = f"{type(error).__name__}: {_flat(error)}" if str(error) else type(error).__name__
@@ -185,13 +192,6 @@ def _lines_of(error: BaseException) -> tuple[list[_Line], str]:
     return [_Line(frame.filename, frame.lineno or 0, frame.line or "") for frame in frames], ""
 
 
-def _first_outside(lines: Sequence[_Line]) -> _Line | None:
-    """Return the line after Stepwell's last one; the first line where Stepwell has none."""
-    own = [place for place, line in enumerate(lines) if line.is_own]
-    after = lines[own[-1] + 1 :] if own else lines
-    return after[0] if after else None
-
-
 def _last_of_user(lines: Sequence[_Line]) -> _Line:
     """Return the innermost line outside of installed libraries, else the innermost one."""
     users = [
@@ -200,13 +200,6 @@ def _last_of_user(lines: Sequence[_Line]) -> _Line:
         if not (line.is_own or line.file.startswith(_STANDARD) or _LIBRARIES.search(line.file))
     ]
     return users[-1] if users else lines[-1]
-
-
-def _of_system(error: OSError) -> str:
-    """Return the message of the operating system, without its number."""
-    named = f" ({error.filename})" if error.filename is not None else ""
-    # Not always the system's message: h5py puts HDF5's there, which has several lines.
-    return f"{' '.join(str(error.strerror).split())}{named}"
 
 
 def _kept(error: BaseException) -> str | None:

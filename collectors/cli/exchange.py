@@ -14,54 +14,33 @@ from ...buffers import Codec, SequenceReplayBuffer
 from ...buffers.base.memory_limit import bounded_memory
 from ...buffers.base.package import __version__
 from ...buffers.base.progress import bytes_status, format_bytes
+from ...buffers.exchange.formats.format import Format, format_names, format_of, option_help
 from ...buffers.storage.disk.publish import is_inside
-from .errors import exit_on_error, printable
+from .errors import printable
 from .options import (
     Codecs,
-    Debug,
     GivenSelection,
-    Json,
     License,
-    Quiet,
     StoreFolder,
     number_of_bytes,
     parse_codecs,
     refuse_store,
     with_selection,
 )
-from .output import (
-    LiveLine,
-    Part,
-    plural,
-    print_json,
-    print_lines,
-    print_parts,
-    reporting,
-    table,
-    table_console,
-)
+from .output import Output, Part, plural, print_json, table, table_console, with_output
 
-# Formats are imported where they are used: few commands need them.
+# What writes and reads is imported where it is used: few commands need it.
 if TYPE_CHECKING:
     from ...buffers.exchange.formats.exporting import ExportReport
-    from ...buffers.exchange.formats.format import Format
     from ...buffers.exchange.formats.importing import ImportReport
 
 _MEMMAP = "memmap-replay-buffer"
 _VERSIONS = {"stepwell": __version__, "numpy": np.__version__}
 
 
-def _format_names() -> list[str]:
-    from ...buffers.exchange.formats.format import format_names
-
-    return list(format_names())
-
-
 def written_formats() -> list[str]:
     """Names of the formats that can be exported to."""
-    from ...buffers.exchange.formats.format import format_of
-
-    return [name for name in _format_names() if format_of(name).export_options is not None]
+    return [name for name in format_names() if format_of(name).export_options is not None]
 
 
 FormatOptions = Annotated[
@@ -75,6 +54,7 @@ FormatOptions = Annotated[
 
 
 @with_selection
+@with_output("start again")
 def export(
     folder: StoreFolder,
     *,
@@ -100,9 +80,7 @@ def export(
         typer.Option("--dry-run", help="Check everything and show the result; write nothing."),
     ] = False,
     selection: GivenSelection,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
+    output: Output,
 ) -> None:
     """Write a data set that another library reads. The store is not changed.
 
@@ -113,12 +91,11 @@ def export(
 
     Nothing is overwritten; an error or Ctrl-C leaves nothing behind.
     """
-    with exit_on_error(debug, "start again"):
-        keep = selection.parsed()
-        settings: dict[str, Any] = {"options": parse_options(option or [])}
-        settings |= {"keep": None if keep.is_empty else keep, "card": card, "license": license}
-        replay = SequenceReplayBuffer.open(folder, read_only=True)
-        export_data(replay, to, out, settings, dry_run=dry_run, quiet=quiet, as_json=as_json)
+    keep = selection.parsed()
+    settings: dict[str, Any] = {"options": parse_options(option or []), "dry_run": dry_run}
+    settings |= {"keep": None if keep.is_empty else keep, "card": card, "license": license}
+    replay = SequenceReplayBuffer.open(folder, read_only=True)
+    export_data(replay, to, out, settings, output)
 
 
 def export_data(
@@ -126,23 +103,19 @@ def export_data(
     to: str,
     out: str,
     settings: Mapping[str, Any],  # of `export_episodes`
-    *,
-    dry_run: bool = False,
-    quiet: bool,
-    as_json: bool,
+    output: Output,
 ) -> None:
     """Export the replay, and print what became of it."""
     from ...buffers.exchange.formats.exporting import export_episodes, export_status
 
-    with replay, reporting(export_status, replay.path, is_silent=quiet or as_json) as progress:
+    with replay, output.reporting(export_status, replay.path) as progress:
         before = replay.nbytes
-        report = export_episodes(replay, to, out, **settings, dry_run=dry_run, progress=progress)
-    if as_json:
-        print_json({**report.to_json(), "source": str(replay.path), "source_disk_bytes": before})
-    elif not quiet:
-        _print_export(report, before, dry_run)
+        report = export_episodes(replay, to, out, **settings, progress=progress)
+    facts = {**report.to_json(), "source": str(replay.path), "source_disk_bytes": before}
+    output.show(facts, *_export_lines(report, before, bool(settings.get("dry_run"))))
 
 
+@with_output("start again")
 def import_(
     source: Annotated[
         str, typer.Argument(metavar="SOURCE", help="Folder or file; for minari, data set id.")
@@ -154,7 +127,7 @@ def import_(
             "--from",
             metavar="FORMAT",
             help="Such as minari: stepwell formats lists them.",
-            autocompletion=_format_names,
+            autocompletion=format_names,
         ),
     ],
     out: Annotated[
@@ -178,9 +151,7 @@ def import_(
         bool,
         typer.Option("--dry-run", help="Read everything and show what is in it; write nothing."),
     ] = False,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
+    output: Output,
 ) -> None:
     r"""Read a data set of another library into a new store.
 
@@ -196,55 +167,41 @@ def import_(
     stepwell import old --from memmap-replay-buffer --out rows \
     --option observation=obs --option action=act --option reward=rew
     """
-    with exit_on_error(debug, "start again"):
-        options = parse_options(option or [])
-        codecs = parse_codecs("--codec", codec or [])
-        most = number_of_bytes("--max-bytes", max_bytes)
-        if out is None and not dry_run:
-            raise ValueError(
-                "expected --out with the folder of the new store, or --dry-run, got neither; "
-                "give one"
-            )
-        import_data(
-            source,
-            from_,
-            out,
-            options=options,
-            codecs=codecs,
-            max_bytes=most,
-            dry_run=dry_run,
-            quiet=quiet,
-            as_json=as_json,
+    settings: dict[str, Any] = {"options": parse_options(option or []), "dry_run": dry_run}
+    codecs = parse_codecs("--codec", codec or [])
+    settings["max_bytes"] = number_of_bytes("--max-bytes", max_bytes)
+    if out is None and not dry_run:
+        raise ValueError(
+            "expected --out with the folder of the new store, or --dry-run, got neither; give one"
         )
+    import_data(source, from_, out, settings, output, codecs)
 
 
+@with_output(has_quiet=False)
 def formats(
     name: Annotated[
         str | None,
         typer.Argument(
             metavar="[FORMAT]",
             help="Show one of them with its options.",
-            autocompletion=_format_names,
+            autocompletion=format_names,
         ),
     ] = None,
-    as_json: Json = False,
-    debug: Debug = False,
+    *,
+    output: Output,
 ) -> None:
     """List the formats of export and import, and what to install for them.
 
     stepwell formats
     stepwell formats minari
     """
-    with exit_on_error(debug):
-        from ...buffers.exchange.formats.format import format_names, format_of
-
-        found = {each: format_of(each) for each in (format_names() if name is None else [name])}
-        if as_json:
-            print_json({each: _format_json(format_) for each, format_ in found.items()})
-        elif name is None:
-            _show_formats(found)
-        else:
-            _show_format(name, found[name])
+    found = {each: format_of(each) for each in (format_names() if name is None else [name])}
+    if output.as_json:
+        print_json({each: _format_json(format_) for each, format_ in found.items()})
+    elif name is None:
+        _show_formats(found)
+    else:
+        _show_format(name, found[name])
 
 
 def parse_options(texts: Sequence[str]) -> dict[str, object]:
@@ -268,13 +225,9 @@ def import_data(
     source: str,
     from_: str,
     out: Path | None,  # None for RAM, as for a dry run
-    *,
-    options: Mapping[str, object] | None = None,
+    settings: Mapping[str, Any],  # of `import_episodes`
+    output: Output,
     codecs: Mapping[str, Codec] | None = None,
-    max_bytes: int | None = None,  # that one episode may unpack to; None: half of what is free
-    dry_run: bool = False,
-    quiet: bool = False,
-    as_json: bool = False,
 ) -> None:
     """Read the data set into a new store, or show what is in it."""
     if from_ == _MEMMAP and out is not None and is_inside(out, Path(source)):
@@ -287,74 +240,62 @@ def import_data(
     # Imported here: few commands need it.
     from ...buffers.exchange.formats.importing import import_episodes, import_status
 
-    shown = reporting(import_status, source, is_silent=quiet or as_json)
-    with shown as progress, bounded_memory():
+    with output.reporting(import_status, source) as progress, bounded_memory():
+        dry_run = bool(settings.get("dry_run"))
         path = None if dry_run else out
         with SequenceReplayBuffer(path, codecs=codecs or {}) as replay:
             report = import_episodes(
                 from_,
                 source,
                 replay,
-                options=options or {},
                 facts={"command": "import", "versions": _VERSIONS},
-                max_bytes=max_bytes,
-                dry_run=dry_run,
                 progress=progress,
+                **settings,
             )
-    if as_json:
-        print_json({**report.to_json(), **({} if dry_run else {"path": str(out)})})
-    elif not quiet:
-        _print_import(report, out, dry_run)
+    facts = {**report.to_json(), **({} if dry_run else {"path": str(out)})}
+    output.show(facts, *_import_lines(report, out, dry_run))
 
 
 # Summaries.
 
 
-def _print_export(report: ExportReport, before: int, dry_run: bool) -> None:
-    """Print what was exported, or would be."""
+def _export_lines(report: ExportReport, before: int, dry_run: bool) -> list[list[Part] | str]:
+    """The summary of an export, or of a dry run."""
     notes = [f"  note: {note}" for note in report.notes]
     if dry_run:
-        print_parts(
-            [
-                Part(f"would write {plural(report.chosen_episodes, 'episode')}", style="bold"),
-                Part(plural(report.chosen_steps, "step"), style="bold"),
-                Part(f"{format_bytes(before)} on disk now"),
-                Part(f"to {report.path}"),
-            ]
-        )
-        print_lines([*notes, "nothing was written; run it without --dry-run to write it"])
-        return
-    print_parts(
-        [
-            Part(plural(report.episodes, "episode"), style="bold"),
-            Part(plural(report.steps, "step"), style="bold"),
-            Part(f"{format_bytes(before)} -> {format_bytes(report.disk_bytes)} on disk"),
-            Part(f"{report.seconds:,.1f} s"),
+        parts = [
+            Part(f"would write {plural(report.chosen_episodes, 'episode')}", style="bold"),
+            Part(plural(report.chosen_steps, "step"), style="bold"),
+            Part(f"{format_bytes(before)} on disk now"),
+            Part(f"to {report.path}"),
         ]
-    )
+        return [parts, *notes, "nothing was written; run it without --dry-run to write it"]
+    parts = [
+        Part(plural(report.episodes, "episode"), style="bold"),
+        Part(plural(report.steps, "step"), style="bold"),
+        Part(f"{format_bytes(before)} -> {format_bytes(report.disk_bytes)} on disk"),
+        Part(f"{report.seconds:,.1f} s"),
+    ]
     loading = [f"    {text}" for text in report.loading.splitlines()]
-    print_lines([f"in {report.path}", *notes, "  load it:", *loading])
+    return [parts, f"in {report.path}", *notes, "  load it:", *loading]
 
 
-def _print_import(report: ImportReport, out: Path | None, dry_run: bool) -> None:
+def _import_lines(report: ImportReport, out: Path | None, dry_run: bool) -> list[list[Part] | str]:
     parts = [
         Part(f"{plural(report.episodes, 'episode')}{' read' * dry_run}", style="bold"),
         Part(plural(report.steps, "step"), style="bold"),
     ]
     notes = [f"  note: {note}" for note in report.notes]
     if dry_run:
-        print_parts(parts)
         fields = [f"  {text}" for text in report.fields]
         end = "nothing was written; run it without --dry-run to write the store"
-        print_lines([*fields, *notes, end])
-        return
+        return [parts, *fields, *notes, end]
     parts += [
         Part(f"{format_bytes(report.raw_bytes)} of rows -> {format_bytes(report.stored_bytes)}"),
         Part(f"{report.seconds:,.1f} s"),
         Part(f"digest {report.digest}"),
     ]
-    print_parts(parts)
-    print_lines([f"in {out}", *notes, f"  look at it: stepwell info {out}"])
+    return [parts, f"in {out}", *notes, f"  look at it: stepwell info {out}"]
 
 
 # Formats.
@@ -371,8 +312,6 @@ def _format_json(format_: Format) -> dict[str, object]:
 
 
 def _options_json(options: type[Any] | None) -> dict[str, object] | None:
-    from ...buffers.exchange.formats.format import option_help
-
     if options is None:
         return None
     return {name: about._asdict() for name, about in option_help(options).items()}
@@ -389,8 +328,6 @@ def _show_formats(found: Mapping[str, Format]) -> None:
 
 
 def _show_format(name: str, format_: Format) -> None:
-    from ...buffers.exchange.formats.format import option_help
-
     console = table_console()
     console.print(rich.text.Text.assemble((name, "bold"), f"  {format_.about}"))
     if format_.install:
@@ -425,6 +362,7 @@ _Place = Annotated[
 ]
 
 
+@with_output("run it again to go on")
 def push_data(
     path: Annotated[
         Path,
@@ -458,9 +396,7 @@ def push_data(
         bool,
         typer.Option("--dry-run", help="Compare everything and show it; change nothing."),
     ] = False,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
+    output: Output,
 ) -> None:
     r"""Publish a data set on the Hugging Face Hub, or a store on an object store.
 
@@ -479,48 +415,40 @@ def push_data(
     AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_ACCOUNT_KEY.
     Needs: pip install 'stepwell\[hub]', or for URLs pip install 'stepwell\[cloud]'
     """
-    with exit_on_error(debug, "run it again to go on"):
-        from ...buffers.bridges.publish import push
+    from ...buffers.bridges.publish import push
 
-        with LiveLine(is_silent=quiet or as_json) as line:
-            line.say(f"comparing {path} with {place} ...")
-            report = push(
-                path,
-                place,
-                public=public,
-                revision=revision,
-                license=license,
-                replace=replace,
-                dry_run=dry_run,
-                progress=line.reporter(bytes_status(place)),
-            )
-        if as_json:
-            print_json(report.to_json())
-        elif not quiet:
-            sent = f"{plural(len(report.sent), 'file')}, {format_bytes(report.sent_bytes)}"
-            parts = [
-                Part(
-                    f"{plural(report.files, 'file')}, {format_bytes(report.nbytes)}", style="bold"
-                ),
-                Part(f"{sent} {'to send' if dry_run else 'sent now'}"),
-            ]
-            if report.is_new:
-                parts.append(Part("to a new place"))
-            if report.removed:
-                parts.append(
-                    Part(f"{len(report.removed):,} {'to remove' if dry_run else 'removed'}")
-                )
-            if report.has_new_card:
-                parts.append(Part("with a new card"))
-            if report.is_growing:
-                parts.append(Part("being written: push it again at its end", style="yellow"))
-            at = [Part(f"at {report.address}", style="bold")]
-            if report.commit:
-                at.append(Part(_commit(report.commit)))
-            more = [f"left out: {_some(report.left_out)}"] if report.left_out else []
-            print_parts(parts, at, *([Part(printable(text))] for text in more))
+    with output.line(f"comparing {path} with {place} ...") as line:
+        report = push(
+            path,
+            place,
+            public=public,
+            revision=revision,
+            license=license,
+            replace=replace,
+            dry_run=dry_run,
+            progress=line.reporter(bytes_status(place)),
+        )
+    sent = f"{plural(len(report.sent), 'file')}, {format_bytes(report.sent_bytes)}"
+    parts = [
+        Part(f"{plural(report.files, 'file')}, {format_bytes(report.nbytes)}", style="bold"),
+        Part(f"{sent} {'to send' if dry_run else 'sent now'}"),
+    ]
+    if report.is_new:
+        parts.append(Part("to a new place"))
+    if report.removed:
+        parts.append(Part(f"{len(report.removed):,} {'to remove' if dry_run else 'removed'}"))
+    if report.has_new_card:
+        parts.append(Part("with a new card"))
+    if report.is_growing:
+        parts.append(Part("being written: push it again at its end", style="yellow"))
+    at = [Part(f"at {report.address}", style="bold")]
+    if report.commit:
+        at.append(Part(_commit(report.commit)))
+    more = [printable(f"left out: {_some(report.left_out)}")] if report.left_out else []
+    output.show(report.to_json(), parts, at, *more)
 
 
+@with_output("run it again to go on")
 def pull_data(
     place: _Place,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The new folder.")],
@@ -528,9 +456,7 @@ def pull_data(
     revision: Annotated[
         str | None, typer.Option(metavar="NAME", help="Branch, tag or commit. Default: main.")
     ] = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
+    output: Output,
 ) -> None:
     r"""Fetch a data set of the Hugging Face Hub, or a store at a URL, into a new folder.
 
@@ -543,30 +469,17 @@ def pull_data(
     goes on. Nothing that is fetched is run. Needs: pip install 'stepwell\[hub]',
     or for URLs pip install 'stepwell\[cloud]'
     """
-    with exit_on_error(debug, "run it again to go on"):
-        from ...buffers.bridges.publish import pull
+    from ...buffers.bridges.publish import pull
 
-        with LiveLine(is_silent=quiet or as_json) as line:
-            line.say(f"looking at {place} ...")
-            report = pull(
-                place, folder, revision=revision, progress=line.reporter(bytes_status(place))
-            )
-        if as_json:
-            print_json(report.to_json())
-        elif not quiet:
-            checked = "store verified" if report.is_store else "checksums compared"
-            print_parts(
-                [
-                    Part(
-                        f"{plural(report.files, 'file')}, {format_bytes(report.nbytes)}",
-                        style="bold",
-                    ),
-                    Part(f"{format_bytes(report.fetched_bytes)} fetched now"),
-                    Part(checked),
-                    Part(_commit(report.commit)),
-                ],
-                [Part(f"in {report.path}", style="bold")],
-            )
+    with output.line(f"looking at {place} ...") as line:
+        report = pull(place, folder, revision=revision, progress=line.reporter(bytes_status(place)))
+    parts = [
+        Part(f"{plural(report.files, 'file')}, {format_bytes(report.nbytes)}", style="bold"),
+        Part(f"{format_bytes(report.fetched_bytes)} fetched now"),
+        Part("store verified" if report.is_store else "checksums compared"),
+        Part(_commit(report.commit)),
+    ]
+    output.show(report.to_json(), parts, [Part(f"in {report.path}", style="bold")])
 
 
 def _commit(name: str) -> str:

@@ -1,10 +1,12 @@
-"""Options of games, which every command that makes envs has."""
+"""Options of games, and of episodes that are played again, of every command that makes envs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, cast
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -12,15 +14,15 @@ from .envs import catalogue
 from .make_envs import (
     OTHER_NAMES,
     Backend,
-    EnvOptions,
+    EnvRequest,
+    id_or_factory,
     parse_actions,
     parse_crop,
     parse_size,
 )
-from .options import Row, count_in, real_number, with_options
+from .options import PLAYING, Row, count_in, real_number, taken, with_options
 
-RUN = "What to run"
-"""Panel of options."""
+run_option = partial(typer.Option, rich_help_panel="What to run")
 _GAMES, _ATARI, _NES = "Atari and NES games", "Atari games only", "NES cartridges only"
 
 
@@ -41,11 +43,10 @@ EnvName = Annotated[
 ]
 Workers = Annotated[
     str | None,
-    typer.Option(
+    run_option(
         metavar="N",
         help="Worker threads (Atari, native backend) or processes. 0: step the envs in the "
         "command's own process.",
-        rich_help_panel=RUN,
     ),
 ]
 
@@ -169,22 +170,32 @@ class GivenGameOptions:
 
     values: dict[str, Any]
 
-    @property
-    def backend(self) -> Backend | None:
-        """The backend that was given."""
-        return cast("Backend | None", self.values["backend"])
-
-    def parsed(self) -> EnvOptions:
-        """The settings of games; those that were not given are left out."""
-        found: EnvOptions = {}
-        for rows in GAME_OPTIONS.values():
-            for name, row in rows.items():
-                given = self.values[name]
-                if given not in (None, []) and name != "backend":
-                    option = f"--{name.replace('_', '-')}"
-                    setting = OTHER_NAMES.get(name, name)
-                    found[setting] = given if row.take is None else row.take(option, given)
-        return found
+    def request(
+        self, env: str, num_envs: int, num_workers: int | None = None, *, is_filmed: bool = False
+    ) -> EnvRequest:
+        """Envs with these settings; those that were not given are left out."""
+        options = taken(GAME_OPTIONS, self.values)
+        backend: Backend | None = options.pop("backend", None)
+        options = {OTHER_NAMES.get(name, name): value for name, value in options.items()}
+        return EnvRequest(env, num_envs, backend, num_workers, options, is_filmed)
 
 
 with_game_options = with_options("games", GAME_OPTIONS, GivenGameOptions)
+
+_AGAIN: Mapping[str, Mapping[str, Row]] = {
+    PLAYING: {
+        "lanes": Row(
+            "N",
+            "Episodes to play at a time, each in a process. Default: one for each core.",
+            count_in,
+        ),
+        "env": Row(
+            "MODULE:NAME",
+            "A function that makes the env, or an env id, where the store does not say how.",
+            lambda option, text: id_or_factory(text, option),
+        ),
+        "rom": Row("FILE", "The cartridge of an NES game.", of=Path),
+    }
+}
+# A command gets arguments of the functions that play episodes again.
+with_playing = with_options("again", _AGAIN, partial(taken, _AGAIN))

@@ -18,23 +18,10 @@ from ...buffers.storage.disk.publish import check_complete
 from ...buffers.storage.disk.snapshot import Recovery
 from ...buffers.storage.disk.verify import Damage
 from ..loop.report import format_bytes
-from .errors import exit_on_error
-from .make_envs import AtariBackend, id_or_factory
-from .options import (
-    PLAYING,
-    Cartridge,
-    Debug,
-    Json,
-    Lanes,
-    MadeBy,
-    PlayedIds,
-    Quiet,
-    count_in,
-    format_ids,
-    parse_ids,
-    stored_ids,
-)
-from .output import LiveLine, Part, plural, print_json, print_lines
+from .game_options import with_playing
+from .make_envs import AtariBackend
+from .options import PLAYING, PlayedIds, count_in, format_ids, parse_ids, stored_ids
+from .output import Output, Part, plural, print_json, print_lines, with_output
 
 if TYPE_CHECKING:
     from ..simulation.resimulate import EpisodeProof
@@ -45,6 +32,8 @@ DAMAGED = 1
 _Report = TypeVar("_Report")
 
 
+@with_output("nothing was changed")
+@with_playing
 def verify_stores(
     folders: Annotated[list[Path], typer.Argument(metavar="DIR", help="Folders of stores.")],
     *,
@@ -62,9 +51,7 @@ def verify_stores(
             metavar="N", help="Only N of them, the same ones each time.", rich_help_panel=PLAYING
         ),
     ] = None,
-    lanes: Lanes = None,
-    env: MadeBy = None,
-    rom: Cartridge = None,
+    again: dict[str, Any],
     backend: Annotated[
         AtariBackend | None,
         typer.Option(
@@ -73,9 +60,7 @@ def verify_stores(
             rich_help_panel=PLAYING,
         ),
     ] = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
+    output: Output,
 ) -> None:
     """Compare every checksum of a store. Nothing is changed; it may be in use.
 
@@ -89,29 +74,29 @@ def verify_stores(
     cannot be played.
     """
     codes: set[int] = set()
-    with exit_on_error(debug, "nothing was changed"):
-        given = {"episodes": episodes, "sample": sample, "lanes": lanes, "env": env, "rom": rom}
-        options = _replay_options(replay, {**given, "backend": backend})
-        for folder in folders:
-            report = _with_progress(folder, quiet or as_json, partial(verify, folder))
-            codes.add(0 if report.is_whole else DAMAGED)
-            if not as_json and (not quiet or not report.is_whole):
-                print_lines(_verify_lines(report))
-            replayed: ReplayReport | None = None
-            if options is not None and report.is_whole:
-                replayed = replay_store(folder, options, is_silent=quiet or as_json)
-                codes.add(replayed.exit_code)
-                if not as_json and (not quiet or replayed.exit_code):
-                    print_lines(replayed.lines())
-            if as_json:
-                more = {} if replayed is None else {"replay": replayed.to_json()}
-                print_json({**_verify_json(report), **more})
+    given = {"episodes": episodes, "sample": sample, **again, "backend": backend}
+    options = _replay_options(replay, given)
+    for folder in folders:
+        report = _with_progress(folder, output, partial(verify, folder))
+        codes.add(0 if report.is_whole else DAMAGED)
+        if not output.as_json and (not output.quiet or not report.is_whole):
+            print_lines(*_verify_lines(report))
+        replayed: ReplayReport | None = None
+        if options is not None and report.is_whole:
+            replayed = replay_store(folder, options, output)
+            codes.add(replayed.exit_code)
+            if not output.as_json and (not output.quiet or replayed.exit_code):
+                print_lines(*replayed.lines())
+        if output.as_json:
+            more = {} if replayed is None else {"replay": replayed.to_json()}
+            print_json({**_verify_json(report), **more})
     if DAMAGED in codes:
         raise typer.Exit(DAMAGED)
     if any(codes):
         raise typer.Exit(max(codes))
 
 
+@with_output("run it again")
 def repair_store(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a store.")],
     *,
@@ -119,9 +104,7 @@ def repair_store(
         bool,
         typer.Option("--yes", help="Remove what is damaged. Without it damage is only reported."),
     ] = False,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
+    output: Output,
 ) -> None:
     """Recover a store after a crash, and remove damaged chunks.
 
@@ -131,21 +114,18 @@ def repair_store(
     Nothing is deleted: the files as they were before are kept in DIR/damaged.
     Exit codes: 0 the store is in order, 1 it is damaged and --yes is needed.
     """
-    with exit_on_error(debug, "run it again"):
-        is_silent = quiet or as_json
-        report = _with_progress(folder, is_silent, partial(repair, folder, yes=yes))
-        if as_json:
-            print_json(_repair_json(report))
-        elif not quiet or not report.is_done:
-            print_lines(_repair_lines(report))
+    report = _with_progress(folder, output, partial(repair, folder, yes=yes))
+    kept = {"kept": [str(path) for path in report.kept]}
+    facts = {**_report_json(report, {"is_done": report.is_done}), **kept}
+    output.show(facts, *_repair_lines(report), always=not report.is_done)
     if not report.is_done:
         raise typer.Exit(DAMAGED)
 
 
-def _with_progress(folder: Path, is_silent: bool, work: Callable[..., _Report]) -> _Report:
+def _with_progress(folder: Path, output: Output, work: Callable[..., _Report]) -> _Report:
     """Do the work, which takes ``progress``, with a live line."""
     check_complete(folder)
-    with LiveLine(is_silent=is_silent) as line:
+    with output.line() as line:
         return work(progress=line.reporter(bytes_status(str(folder))))
 
 
@@ -208,11 +188,7 @@ def _recovery_lines(recovery: Recovery, what: str) -> list[str]:
 
 def _verify_json(report: VerifyReport) -> dict[str, object]:
     return {
-        "path": str(report.path),
-        "is_whole": report.is_whole,
-        "damages": _damages_json(report.damages),
-        "healed": report.recovery.healed,
-        "torn": report.recovery.torn,
+        **_report_json(report, {"is_whole": report.is_whole}),
         "episodes": report.episodes,
         "rows": report.rows,
         "chunks": report.chunks,
@@ -223,19 +199,11 @@ def _verify_json(report: VerifyReport) -> dict[str, object]:
     }
 
 
-def _repair_json(report: RepairReport) -> dict[str, object]:
-    return {
-        "path": str(report.path),
-        "is_done": report.is_done,
-        "damages": _damages_json(report.damages),
-        "healed": report.recovery.healed,
-        "torn": report.recovery.torn,
-        "kept": [str(path) for path in report.kept],
-    }
-
-
-def _damages_json(damages: Sequence[Damage]) -> list[dict[str, object]]:
-    return [
+def _report_json(
+    report: VerifyReport | RepairReport, verdict: Mapping[str, bool]
+) -> dict[str, object]:
+    """The facts that both reports have."""
+    damages = [
         {
             "file": str(damage.path),
             "what": damage.what,
@@ -243,8 +211,10 @@ def _damages_json(damages: Sequence[Damage]) -> list[dict[str, object]]:
             "rows": damage.rows,
             "is_harmless": damage.is_harmless,
         }
-        for damage in damages
+        for damage in report.damages
     ]
+    recovery = {"healed": report.recovery.healed, "torn": report.recovery.torn}
+    return {"path": str(report.path), **verdict, "damages": damages, **recovery}
 
 
 DIFFERS, UNREACHABLE = 1, 3
@@ -262,13 +232,11 @@ def _replay_options(is_asked: bool, given: Mapping[str, Any]) -> dict[str, Any] 
         return None
     if given["backend"] == "auto":
         raise ValueError("--backend: expected native or python, got auto; name one")
-    episodes, env = given["episodes"], given["env"]
+    episodes = given["episodes"]
     return {
         **given,
         "episodes": None if episodes is None else parse_ids("--episodes", episodes),
         "sample": count_in("--sample", given["sample"]),
-        "lanes": count_in("--lanes", given["lanes"]),
-        "env": None if env is None else id_or_factory(env, "--env"),
     }
 
 
@@ -367,7 +335,7 @@ class ReplayReport:
         }
 
 
-def replay_store(folder: Path, options: Mapping[str, Any], *, is_silent: bool) -> ReplayReport:
+def replay_store(folder: Path, options: Mapping[str, Any], output: Output) -> ReplayReport:
     """Play the episodes of a store again, with a live line that shows the progress."""
     # Imported here: a comparison of checksums does not need it.
     from ..simulation.player import played_status
@@ -376,7 +344,7 @@ def replay_store(folder: Path, options: Mapping[str, Any], *, is_silent: bool) -
     report = ReplayReport(folder)
     began = time.perf_counter()
     with (
-        LiveLine(is_silent=is_silent) as line,
+        output.line() as line,
         SequenceReplayBuffer.open(folder, read_only=True) as replay,
     ):
         played = played_status(str(folder))

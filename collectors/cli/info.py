@@ -28,9 +28,9 @@ from ...buffers.view.summary import (
     seeds_of,
     summary_of,
 )
-from .errors import exit_on_error, printable
-from .options import Debug, Json
-from .output import print_json, print_lines, table, table_console
+from .errors import printable
+from .options import Digest
+from .output import Output, print_json, table, table_console, with_output
 
 __all__ = ["histogram", "info"]
 
@@ -38,14 +38,12 @@ _BAR = "▏▎▍▌▋▊▉█"
 _BINS = 8
 
 
+@with_output(has_quiet=False)
 def info(
     folder: Annotated[
         Path, typer.Argument(metavar="DIR", help="Folder of a store, or an archive.")
     ],
-    digest: Annotated[
-        bool,
-        typer.Option("--digest", help="Compute the digest of all rows; this reads everything."),
-    ] = False,
+    digest: Digest = False,
     provenance: Annotated[
         bool,
         typer.Option(
@@ -54,8 +52,8 @@ def info(
             "of all.",
         ),
     ] = False,
-    as_json: Json = False,
-    debug: Debug = False,
+    *,
+    output: Output,
 ) -> None:
     """Show the contents of a store: fields, runs, episodes, returns, lengths, sizes.
 
@@ -66,28 +64,27 @@ def info(
 
     A copy has the digest of its source, also with other codecs.
     """
-    with exit_on_error(debug):
-        if folder.is_file():
-            _show_archive(folder, as_json)
-            return
-        check_complete(folder)
-        found = summary_of(folder)
-        seeds = seeds_of(folder) if provenance else None
-        computed = digest_of(folder) if digest else None
-        if as_json:
-            counts = None if seeds is None else asdict(seeds)
-            print_json({**found.to_json(), "digest": computed, "provenance": counts})
-            return
-        console = table_console()
-        console.print(_overview(found, computed, seeds))
-        console.print(_table(FIELD_COLUMNS, field_lines(found.spec)))
-        console.print(_table(RUN_COLUMNS, run_lines(found.sessions)))
-        for name, numbers in (("return", found.returns), ("length", found.lengths)):
-            for line in bars(name, numbers, min(console.width, 80)):
-                console.print(line, no_wrap=True, crop=True)
+    if folder.is_file():
+        _show_archive(folder, output)
+        return
+    check_complete(folder)
+    found = summary_of(folder)
+    seeds = seeds_of(folder) if provenance else None
+    computed = digest_of(folder) if digest else None
+    if output.as_json:
+        counts = None if seeds is None else asdict(seeds)
+        print_json({**found.to_json(), "digest": computed, "provenance": counts})
+        return
+    console = table_console()
+    console.print(_overview(found, computed, seeds))
+    console.print(_table(FIELD_COLUMNS, field_lines(found.spec)))
+    console.print(_table(RUN_COLUMNS, run_lines(found.sessions)))
+    for name, numbers in (("return", found.returns), ("length", found.lengths)):
+        for line in bars(name, numbers, min(console.width, 80)):
+            console.print(line, no_wrap=True, crop=True)
 
 
-def _show_archive(path: Path, as_json: bool) -> None:
+def _show_archive(path: Path, output: Output) -> None:
     """Show the contents of an archive, without the rows that it does not hold."""
     # Imported here: a store does not need it.
     from ...buffers.provenance.archive_file import opened
@@ -108,25 +105,21 @@ def _show_archive(path: Path, as_json: bool) -> None:
         "sessions": [dict(session) for session in sessions],
         "spec": spec.to_json(),
     }
-    if as_json:
-        print_json(facts)
-        return
     proved = "played again and equal" if is_proved else "not proved"
     recipe = sessions[0].get("recipe") if sessions else None
     known = cast("Mapping[str, object]", recipe) if isinstance(recipe, Mapping) else {}
     made_by = ", ".join(f"{name} {text}" for name, text in versions.items())
-    print_lines(
-        [
-            f"archive   {path}",
-            f"env       {describe_recipe(known)}",
-            f"steps     {steps:,}",
-            f"episodes  {episodes:,}, {proved} when it was made",
-            f"size      {format_bytes(nbytes)}, {nbytes / max(1, steps):.2f} bytes a step; raw "
-            f"{format_bytes(rows * spec.row_bytes)}",
-            f"fields    {printable(spec.summary)}",
-            f"made by   {printable(made_by)}",
-            f"restore   stepwell restore {path} --out DIR",
-        ]
+    output.show(
+        facts,
+        f"archive   {path}",
+        f"env       {describe_recipe(known)}",
+        f"steps     {steps:,}",
+        f"episodes  {episodes:,}, {proved} when it was made",
+        f"size      {format_bytes(nbytes)}, {nbytes / max(1, steps):.2f} bytes a step; raw "
+        f"{format_bytes(rows * spec.row_bytes)}",
+        f"fields    {printable(spec.summary)}",
+        f"made by   {printable(made_by)}",
+        f"restore   stepwell restore {path} --out DIR",
     )
 
 

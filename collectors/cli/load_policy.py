@@ -7,13 +7,14 @@ import json
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import numpy as np
 from gymnasium import spaces
 
 from ..policies.as_policy import GivenPolicy, as_policy
 from ..policies.policy import PolicyResult
+from .game_options import run_option
 from .make_envs import load_object, refuse_signature
 
 POLICY_HELP = (
@@ -23,6 +24,7 @@ POLICY_HELP = (
     "only what you trust. The current folder is searched too; a class is instantiated first."
 )
 """The text for ``--policy``."""
+Policy = Annotated[str, run_option(metavar="NAME", help=POLICY_HELP)]
 
 _ALGORITHMS = ("a2c", "ddpg", "dqn", "ppo", "sac", "td3")
 # Settings that only one of the algorithms saves; DDPG is saved as TD3 is, and plays like it.

@@ -9,7 +9,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -38,6 +38,9 @@ NES_ONLY = {
     *("stuck_frames", "reward_clip", "ram_obs"),
 }
 OTHER_NAMES = {"rgb": "grayscale", "ram": "ram_obs"}  # settings, where options have others
+_NO_GAME = (
+    "leave out what is for games, or wrap the env in a function and name that as module:callable"
+)
 _OF_PICTURES = ("size", "grayscale", "pool", "crop")
 
 
@@ -60,7 +63,7 @@ def make_envs(request: EnvRequest) -> Vector:
     num_workers = 0 if request.is_filmed else request.num_workers
     if is_cartridge(env):
         _check_nes_options(env, request.options)
-        console = nes_backend(request.backend)
+        console = _backend_of("an NES cartridge", request.backend, "cynes", get_args(AtariBackend))
         from ...wrappers.nes.vector import make_nes
 
         # Left to the maker unless it is needed, as every option that was not given.
@@ -70,14 +73,14 @@ def make_envs(request: EnvRequest) -> Vector:
         return make(env, num_envs, backend=console, num_workers=num_workers, **request.options)
     game = atari_name(env)
     if game is not None:
-        _refuse_other(env, [name for name in request.options if name in NES_ONLY])
-        backend = atari_backend(request.backend)
+        _refuse(env, [name for name in request.options if name in NES_ONLY])
+        backend = _backend_of("an Atari game", request.backend, "auto", get_args(NesBackend))
         from ...wrappers.atari import make_atari
 
         return make_atari(
             game, num_envs, backend=backend, num_workers=num_workers, **request.options
         )
-    _refuse_game_options(env, request.options, request.backend)
+    _refuse(env, request.options, request.backend, _NO_GAME)
     from ...wrappers.make_vector_env import make_vec
 
     made = id_or_factory(env)
@@ -96,7 +99,7 @@ def one_env(request: EnvRequest) -> Callable[[], gymnasium.Env[Any, Any]]:
         alone = replace(request, num_envs=1, num_workers=None if is_pool else 0)
         made_now = [make_envs(alone)]  # options that do not apply are refused before all checks
         return lambda: OneOfVector(made_now.pop() if made_now else make_envs(alone))
-    _refuse_game_options(env, request.options, request.backend)
+    _refuse(env, request.options, request.backend, _NO_GAME)
     made = id_or_factory(env)
     if not isinstance(made, str):
         return made
@@ -159,7 +162,7 @@ def id_or_factory(env: str, option: str = "ENV") -> str | Callable[[], gymnasium
 
 def _check_nes_options(env: str, options: EnvOptions) -> None:
     """Refuse Atari's for a cartridge, and those of pictures if memory is observed."""
-    _refuse_other(env, [name for name in options if name in ATARI_ONLY])
+    _refuse(env, [name for name in options if name in ATARI_ONLY])
     unused = [_option_name(name) for name in _OF_PICTURES if name in options]
     if options.get("ram_obs") and unused:
         raise ValueError(
@@ -168,57 +171,35 @@ def _check_nes_options(env: str, options: EnvOptions) -> None:
         )
 
 
-def _refuse_game_options(env: str, options: EnvOptions, backend: Backend | None) -> None:
-    """Refuse every option of games, for an env that is not a game."""
-    names = [_option_name(name) for name in options]
+def _refuse(env: str, names: Iterable[str], backend: Backend | None = None, cure: str = "") -> None:
+    """Refuse options of games for an env that does not have them."""
+    options = [_option_name(name) for name in names]
     if backend not in (None, "python"):  # every env runs in Python
-        names.append(f"--backend {backend}")
-    if names:
+        options.append(f"--backend {backend}")
+    if options:
+        verb, them = ("is", "it") if len(options) == 1 else ("are", "them")
         raise ValueError(
-            f"{_are_for(names, _games_with(options, backend))} only: expected none with {env}; "
-            f"leave out what is for games, or wrap the env in a function and name that as "
-            f"module:callable"
+            f"{', '.join(options)} {verb} for {_games_with(names, backend)} only: expected none "
+            f"with {env}; {cure or f'leave {them} out'}"
         )
 
 
-def atari_backend(backend: Backend | None) -> AtariBackend:
-    """Return the backend of an Atari game: "auto" unless given."""
-    if backend in get_args(NesBackend):
-        raise _wrong_backend("an Atari game", backend)
-    return "auto" if backend is None else cast("AtariBackend", backend)
-
-
-def nes_backend(backend: Backend | None) -> NesBackend:
-    """Return the backend of a cartridge: "cynes" unless given, whatever is installed."""
-    if backend in get_args(AtariBackend):
-        raise _wrong_backend("an NES cartridge", backend)
-    return "cynes" if backend is None else cast("NesBackend", backend)
-
-
-def _wrong_backend(what: str, backend: Backend | None) -> ValueError:
-    return ValueError(
-        f"--backend: expected one of those for {what}, got {backend!r}; Atari games have auto, "
-        f"native and python, NES cartridges cynes, nes-py and stable-retro: name one of these, or "
-        f"none"
-    )
-
-
-def _refuse_other(env: str, names: Sequence[str]) -> None:
-    if names:
-        options = [_option_name(name) for name in names]
+def _backend_of(
+    what: str, backend: Backend | None, default: Backend, others: tuple[object, ...]
+) -> Any:
+    """The backend of a game, whatever is installed; one of another kind of games is refused."""
+    if backend in others:
         raise ValueError(
-            f"{_are_for(options, _games_with(names, None))} only: expected none with {env}; leave "
-            f"{'it' if len(names) == 1 else 'them'} out"
+            f"--backend: expected one of those for {what}, got {backend!r}; Atari games have auto, "
+            f"native and python, NES cartridges cynes, nes-py and stable-retro: name one of these, "
+            f"or none"
         )
+    return default if backend is None else backend
 
 
 def _option_name(name: str) -> str:
     options = {setting: option for option, setting in OTHER_NAMES.items()}
     return f"--{options.get(name, name).replace('_', '-')}"
-
-
-def _are_for(options: Sequence[str], games: str) -> str:
-    return f"{', '.join(options)} {'is' if len(options) == 1 else 'are'} for {games}"
 
 
 def _games_with(names: Iterable[str], backend: Backend | None) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Optional, get_args
@@ -20,9 +22,8 @@ from ...buffers.curation.selection import parse_ids as parse_ids
 from ...buffers.curation.selection import parse_metadata as parse_metadata
 from ...buffers.curation.selection import real_number as real_number
 
-_OUTPUT = "Output"
-PLAYING = "Playing episodes again"
-"""Panel of options."""
+PLAYING, OUTPUT = "Playing episodes again", "Output"
+"""Panels of options."""
 
 _IDS_LENGTH = 60
 
@@ -34,26 +35,6 @@ PlayedIds = Annotated[
     str | None,
     typer.Option(metavar="IDS", help="Only these, such as 3,10-20.", rich_help_panel=PLAYING),
 ]
-Lanes = Annotated[
-    str | None,
-    typer.Option(
-        metavar="N",
-        help="Episodes to play at a time, each in a process. Default: one for each core.",
-        rich_help_panel=PLAYING,
-    ),
-]
-MadeBy = Annotated[
-    str | None,
-    typer.Option(
-        metavar="MODULE:NAME",
-        help="A function that makes the env, or an env id, where the store does not say how.",
-        rich_help_panel=PLAYING,
-    ),
-]
-Cartridge = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="The cartridge of an NES game.", rich_help_panel=PLAYING),
-]
 Codecs = Annotated[
     list[str] | None,
     typer.Option(
@@ -63,6 +44,9 @@ Codecs = Annotated[
         "repeated.",
     ),
 ]
+Digest = Annotated[
+    bool, typer.Option("--digest", help="Compute the digest of all rows; this reads everything.")
+]
 License = Annotated[
     str | None,
     typer.Option(
@@ -70,33 +54,9 @@ License = Annotated[
         help="The licence of the data, which the card names: cc-by-4.0, mit, other, ...",
     ),
 ]
-
-
-# Output.
-def _only_json(context: typer.Context, is_wanted: bool) -> bool:
-    if is_wanted:
-        from .output import only_json  # loads rich
-
-        context.with_resource(only_json())
-    return is_wanted
-
-
-Json = Annotated[
-    bool,
-    typer.Option(
-        "--json",
-        callback=_only_json,
-        help="Print one JSON object and nothing else.",
-        rich_help_panel=_OUTPUT,
-    ),
-]
-Quiet = Annotated[
-    bool,
-    typer.Option("--quiet", "-q", help="Print errors only.", rich_help_panel=_OUTPUT),
-]
 Debug = Annotated[
     bool,
-    typer.Option("--debug", help="Show the full traceback of an error.", rich_help_panel=_OUTPUT),
+    typer.Option("--debug", help="Show the full traceback of an error.", rich_help_panel=OUTPUT),
 ]
 
 
@@ -135,22 +95,41 @@ def with_options(
                 annotation=Annotated[Optional[row.of], option],  # noqa: UP045 # at run time
             )
 
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        own = inspect.signature(command, eval_str=True)
-        shown: list[inspect.Parameter] = []
-        for parameter in own.parameters.values():
-            shown += options.values() if parameter.name == name else [parameter]
+    return lambda command: spliced(command, name, options, group)
 
-        @functools.wraps(command)
-        def run(**given: object) -> None:
-            arguments = {each: value for each, value in given.items() if each not in options}
-            arguments[name] = group({each: given[each] for each in options})
+
+def spliced(
+    command: Callable[..., None],
+    name: str,
+    options: Mapping[str, inspect.Parameter],
+    group: Callable[[dict[str, Any]], Any],
+    around: Callable[[Any], AbstractContextManager[None]] = contextlib.nullcontext,
+) -> Callable[..., None]:
+    """The command with these options in the place of an argument, which gets them as a group."""
+    own = inspect.signature(command, eval_str=True)
+    shown: list[inspect.Parameter] = []
+    for parameter in own.parameters.values():
+        shown += options.values() if parameter.name == name else [parameter]
+
+    @functools.wraps(command)
+    def run(**given: object) -> None:
+        arguments = {each: value for each, value in given.items() if each not in options}
+        arguments[name] = group({each: given[each] for each in options})
+        with around(arguments[name]):
             command(**arguments)
 
-        run.__signature__ = own.replace(parameters=shown)  # type: ignore[attr-defined]
-        return run
+    run.__signature__ = own.replace(parameters=shown)  # type: ignore[attr-defined]
+    return run
 
-    return decorate
+
+def taken(panels: Mapping[str, Mapping[str, Row]], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a table's options, as their rows make them; of those that were given."""
+    rows = {name: row for panel in panels.values() for name, row in panel.items()}
+    return {
+        name: row.take(f"--{name.replace('_', '-')}", values[name]) if row.take else values[name]
+        for name, row in rows.items()
+        if values[name] not in (None, [])
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,43 +1,133 @@
-"""Output of the commands: summaries, tables and JSON."""
+"""Output of the commands: the options about it, summaries, tables and JSON."""
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stdout
-from typing import TextIO, TypeVar
+from contextlib import ExitStack, contextmanager, nullcontext, redirect_stdout
+from dataclasses import dataclass
+from typing import Annotated, TextIO, TypeVar
 
 import rich.box
 import rich.console
 import rich.table
 import rich.text
+import typer
 
 from ...buffers.base.progress import GAP, Status, joined
 from ...buffers.base.progress import LiveLine as LiveLine
 from ...buffers.base.progress import Part as Part
 from ...buffers.base.row_guard import InterruptGuard
+from .errors import exit_on_error
+from .options import OUTPUT, Debug, spliced
 
 _Report = TypeVar("_Report")
+_json_outputs: list[TextIO] = []
 
 
 @contextmanager
-def reporting(
-    status: Callable[[_Report], Status], sources: object, *, is_silent: bool
-) -> Generator[Callable[[_Report], None]]:
-    """An argument ``progress`` that shows reports in a live line, and at which Ctrl-C acts."""
-    # ``sources`` is what is read, for the line until the first report.
-    with LiveLine(is_silent=is_silent) as line, InterruptGuard() as guard:
-        line.say(f"looking at {sources} ...")
-        show = line.reporter(status)
+def _only_json() -> Generator[None]:
+    """Keep standard output for `print_json`: what envs and workers print goes to errors."""
+    # Levels of minigrid, for instance, print what they reject.
+    with ExitStack() as stack:
+        kept: TextIO = sys.stdout
+        if sys.stdout is sys.__stdout__:  # else it is of a test or a notebook
+            kept.flush()
+            number, other = kept.fileno(), sys.stderr.fileno()
+            kept = stack.enter_context(os.fdopen(os.dup(number), "w"))
+            stack.callback(os.dup2, kept.fileno(), number)
+            os.dup2(other, number)
+        stack.enter_context(redirect_stdout(sys.stderr))
+        _json_outputs.append(kept)
+        stack.callback(_json_outputs.remove, kept)
+        yield
 
-        def progress(report: _Report) -> None:
-            show(report)
-            guard.check()
 
-        yield progress
-        guard.finish()
+_Json = Annotated[
+    bool,
+    typer.Option("--json", help="Print one JSON object and nothing else.", rich_help_panel=OUTPUT),
+]
+_Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Print errors only.", rich_help_panel=OUTPUT)
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """The output of a command: text, or with ``--json`` one object; if quiet, errors alone."""
+
+    as_json: bool = False
+    quiet: bool = False
+    debug: bool = False
+
+    @property
+    def is_silent(self) -> bool:
+        """True if there are no lines of text."""
+        return self.quiet or self.as_json
+
+    @contextmanager
+    def line(self, text: str = "") -> Generator[LiveLine]:
+        """A live line, which says this until there is progress to show."""
+        with LiveLine(is_silent=self.is_silent) as line:
+            if text:
+                line.say(text)
+            yield line
+
+    @contextmanager
+    def reporting(
+        self, status: Callable[[_Report], Status], sources: object
+    ) -> Generator[Callable[[_Report], None]]:
+        """An argument ``progress`` that shows reports in a live line, and at which Ctrl-C acts."""
+        # ``sources`` is what is read, for the line until the first report.
+        with self.line(f"looking at {sources} ...") as line, InterruptGuard() as guard:
+            show = line.reporter(status)
+
+            def progress(report: _Report) -> None:
+                show(report)
+                guard.check()
+
+            yield progress
+            guard.finish()
+
+    def show(
+        self, facts: Mapping[str, object], *lines: Sequence[Part] | str, always: bool = False
+    ) -> None:
+        """Print the facts as JSON, or the lines."""
+        if self.as_json:
+            print_json(facts)
+        elif always or not self.quiet:
+            print_lines(*lines)
+
+
+def with_output(
+    after_interrupt: str = "--resume goes on",
+    *,
+    has_quiet: bool = True,
+    codes: Mapping[type[Exception], int] | None = None,
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Run a command in `exit_on_error`, and give it options about its output as an `Output`."""
+    options = {"as_json": _Json, "quiet": _Quiet, "debug": Debug}
+    if not has_quiet:
+        del options["quiet"]
+    parameters = {
+        name: inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=option
+        )
+        for name, option in options.items()
+    }
+
+    @contextmanager
+    def ending(output: Output) -> Generator[None]:
+        standard = _only_json() if output.as_json else nullcontext()
+        with standard, exit_on_error(output.debug, after_interrupt, codes):
+            yield
+
+    return lambda command: spliced(
+        command, "output", parameters, lambda values: Output(**values), ending
+    )
 
 
 def packed(parts: Sequence[Part], width: int) -> list[rich.text.Text]:
@@ -50,45 +140,16 @@ def packed(parts: Sequence[Part], width: int) -> list[rich.text.Text]:
     return [joined(line) for line in lines]
 
 
-def print_parts(*lines: Sequence[Part]) -> None:
-    """Print lines of parts; a terminal gets more lines where they do not fit."""
-    console = _text_console()
+def print_lines(*lines: Sequence[Part] | str) -> None:
+    """Print lines of text, or of parts: a terminal gets more lines where these do not fit."""
+    console = rich.console.Console(emoji=False, highlight=False, soft_wrap=True)
     width = console.width if console.is_terminal else 1000
-    for parts in lines:
-        for line in packed(parts, width):
-            console.print(line)
-
-
-def print_lines(lines: Sequence[str]) -> None:
-    """Print text without changes."""
-    console = _text_console()
     for line in lines:
-        console.print(line, markup=False)
-
-
-_json_outputs: list[TextIO] = []
-
-
-@contextmanager
-def only_json() -> Generator[None]:
-    """Keep standard output for `print_json`: what envs print, here and in workers, is an error's.
-
-    Levels of minigrid, for instance, print what they reject.
-    """
-    with ExitStack() as stack:
-        kept: TextIO = sys.stdout
-        if (
-            sys.stdout is sys.__stdout__
-        ):  # else it is not the process's own, as in tests and notebooks
-            kept.flush()
-            number, other = kept.fileno(), sys.stderr.fileno()
-            kept = stack.enter_context(os.fdopen(os.dup(number), "w"))
-            stack.callback(os.dup2, kept.fileno(), number)
-            os.dup2(other, number)
-        stack.enter_context(redirect_stdout(sys.stderr))
-        _json_outputs.append(kept)
-        stack.callback(_json_outputs.remove, kept)
-        yield
+        if isinstance(line, str):
+            console.print(line, markup=False)
+            continue
+        for text in packed(line, width):
+            console.print(text)
 
 
 def print_json(value: Mapping[str, object]) -> None:
@@ -115,10 +176,6 @@ def table(*columns: str) -> rich.table.Table:
 def plural(count: int, noun: str, nouns: str = "") -> str:
     """A count with its noun: "1 episode", "1,200 steps"; ``nouns`` is a plural that is unusual."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {nouns or f'{noun}s'}"
-
-
-def _text_console() -> rich.console.Console:
-    return rich.console.Console(emoji=False, highlight=False, soft_wrap=True)
 
 
 def _length(parts: Sequence[Part]) -> int:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from .collect import (
-    STORE,
     EpisodeFacts,
     InfoFields,
     Resume,
@@ -17,96 +17,75 @@ from .collect import (
     opened_store,
     parse_info,
     refuse_folder,
+    store_option,
 )
-from .errors import exit_on_error
-from .game_options import RUN, EnvName, GivenGameOptions, with_game_options
+from .game_options import EnvName, GivenGameOptions, run_option, with_game_options
 from .load_policy import POLICY_HELP, load_policy
-from .make_envs import EnvRequest, is_cartridge, make_envs
-from .options import (
-    Debug,
-    Json,
-    Quiet,
-    count_in,
-    parse_metadata,
-    real_number,
-)
-from .output import Part, plural, print_json, print_lines, print_parts
+from .make_envs import is_cartridge, make_envs
+from .options import count_in, parse_metadata, real_number
+from .output import Output, Part, plural, print_lines, with_output
 
-_KEYS = "Keys and window"
+_keys_option = partial(typer.Option, rich_help_panel="Keys and window")
 
 
 @with_game_options
+@with_output()
 def play(
     env: EnvName,
     *,
     policy: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help=f"It plays until you take over with a key (Tab). {POLICY_HELP}",
-            rich_help_panel=RUN,
+        run_option(
+            metavar="NAME", help=f"It plays until you take over with a key (Tab). {POLICY_HELP}"
         ),
     ] = None,
     episodes: Annotated[
-        str | None,
-        typer.Option(metavar="N", help="Quit after N episodes that ended.", rich_help_panel=RUN),
+        str | None, run_option(metavar="N", help="Quit after N episodes that ended.")
     ] = None,
     seed: Annotated[
         str | None,
-        typer.Option(
+        run_option(
             metavar="N",
             help="The seeds of episodes and policy follow from it. Default: a random one.",
-            rich_help_panel=RUN,
         ),
     ] = None,
     speed: Annotated[
         str | None,
-        typer.Option(
+        _keys_option(
             metavar="X",
             help="Speed: 1 is real time, 60 frames a second for games; 0.5 is half of it.",
-            rich_help_panel=_KEYS,
         ),
     ] = None,
     scale: Annotated[
         str | None,
-        typer.Option(
+        _keys_option(
             metavar="N",
             help="Pixels of the screen for a pixel of the game. Default: some 720 rows.",
-            rich_help_panel=_KEYS,
         ),
     ] = None,
     keys: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Other keys, from a TOML file.", rich_help_panel=_KEYS),
+        Path | None, _keys_option(metavar="FILE", help="Other keys, from a TOML file.")
     ] = None,
     watch: Annotated[
         bool,
-        typer.Option(
+        _keys_option(
             "--watch",
             help="Search the RAM of a game for a number: F2 marks it, then F6 (rose), F7 (fell), "
             "F8 (stayed) keep its addresses. The last are printed as lines of a RAM map.",
-            rich_help_panel=_KEYS,
         ),
     ] = False,
     print_keys: Annotated[
         bool,
-        typer.Option(
-            "--print-keys",
-            help="Print such a file with the present keys, and do nothing else.",
-            rich_help_panel=_KEYS,
+        _keys_option(
+            "--print-keys", help="Print such a file with the present keys, and do nothing else."
         ),
     ] = False,
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Folder of the store.", rich_help_panel=STORE),
-    ] = None,
+    out: Annotated[Path | None, store_option(metavar="DIR", help="Folder of the store.")] = None,
     resume: Resume = False,
     info: InfoFields = None,
     metadata: EpisodeFacts = None,
     games: GivenGameOptions,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
+    output: Output,
 ) -> None:
     """Play an env yourself, with keyboard or gamepad, and store every row.
 
@@ -129,18 +108,10 @@ def play(
     from ..person.play import play as play_env
     from ..person.play import search_of
 
-    with exit_on_error(debug), contextlib.ExitStack() as stack:
-        options = games.parsed()
-        if policy is None and is_cartridge(env):
-            options.setdefault("actions", "multibinary")  # every button of the joypad works
-        request = EnvRequest(
-            env=env,
-            num_envs=1,
-            backend=games.backend,
-            num_workers=0,
-            options=options,
-            is_filmed=True,
-        )
+    with contextlib.ExitStack() as stack:
+        request = games.request(env, 1, 0, is_filmed=True)
+        if policy is None and is_cartridge(env):  # every button of the joypad works
+            request.options.setdefault("actions", "multibinary")
         most = count_in("--episodes", episodes)
         chosen_seed = count_in("--seed", seed, 0)
         chosen_speed = real_number("--speed", speed)
@@ -179,23 +150,20 @@ def play(
             info=defaults,
             metadata=facts,
         )
-        if as_json:
-            print_json({**report.to_json(), "env": env, "path": str(out)})
-        elif not quiet:
-            first = [Part(plural(report.steps, "step"), style="bold")]
-            first.append(Part(f"{report.human_steps:,} by you"))
-            first.append(Part(plural(report.episodes, "ended episode")))
-            if report.returns:
-                first.append(Part(f"return {sum(report.returns) / len(report.returns):,.1f}"))
-            if report.discarded:
-                first.append(Part(f"{report.discarded} discarded", style="yellow"))
-            first.append(Part(f"in {out}", style="bold"))
-            second = [
-                Part(f"{report.frame_rate:.1f} frames/s"),
-                Part(f"jitter {report.jitter_seconds * 1e3:.1f} ms"),
-                Part(f"longest {report.worst_seconds * 1e3:.0f} ms"),
-                Part(f"{report.late_frames} late"),
-            ]
-            print_parts(first, second)
-        if not as_json:
-            print_lines(report.watched)
+        first = [Part(plural(report.steps, "step"), style="bold")]
+        first.append(Part(f"{report.human_steps:,} by you"))
+        first.append(Part(plural(report.episodes, "ended episode")))
+        if report.returns:
+            first.append(Part(f"return {sum(report.returns) / len(report.returns):,.1f}"))
+        if report.discarded:
+            first.append(Part(f"{report.discarded} discarded", style="yellow"))
+        first.append(Part(f"in {out}", style="bold"))
+        second = [
+            Part(f"{report.frame_rate:.1f} frames/s"),
+            Part(f"jitter {report.jitter_seconds * 1e3:.1f} ms"),
+            Part(f"longest {report.worst_seconds * 1e3:.0f} ms"),
+            Part(f"{report.late_frames} late"),
+        ]
+        output.show({**report.to_json(), "env": env, "path": str(out)}, first, second)
+        if not output.as_json:
+            print_lines(*report.watched)

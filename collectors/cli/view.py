@@ -21,11 +21,12 @@ from ...buffers.storage.disk.folder import folder_path
 from ...buffers.storage.disk.publish import is_inside
 from ..loop.report import format_bytes
 from .errors import exit_on_error, printable, show_error
-from .options import Debug, Json, Quiet, StoreFolder, count_in, number_of_bytes, real_number
-from .output import LiveLine, Part, plural, print_json, print_lines, print_parts
+from .options import Debug, Digest, StoreFolder, count_in, number_of_bytes, real_number
+from .output import Output, Part, plural, print_lines, with_output
 
 _LAST_PORT = 65_535
 _MOST_STORES = 32
+_Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file if there is one.")]
 _Address: TypeAlias = "ipaddress.IPv4Address | ipaddress.IPv6Address"
 
 
@@ -99,7 +100,7 @@ def view(
                         "learn the token; the connection is not encrypted. Safer: the default "
                         "--host, and ssh -L"
                     )
-                print_lines([f"{base}?token={access.token}"])
+                print_lines(f"{base}?token={access.token}")
                 sys.stdout.flush()
                 if not no_browser and _has_display():
                     url = f"{base}?launch={access.launch_code()}"
@@ -169,6 +170,7 @@ _EPISODES = "best:3,worst:3,longest:1"
 _MOST_BYTES = "5MB"
 
 
+@with_output("start again")
 def report(
     folders: Annotated[
         list[Path],
@@ -198,16 +200,9 @@ def report(
             "every second, fourth, ... frame of long episodes is shown, and a note says so.",
         ),
     ] = _MOST_BYTES,
-    digest: Annotated[
-        bool,
-        typer.Option("--digest", help="Compute the digest of all rows; this reads everything."),
-    ] = False,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the file if there is one.")
-    ] = False,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
+    digest: Digest = False,
+    overwrite: _Overwrite = False,
+    output: Output,
 ) -> None:
     """Write one HTML file about a store, or several that are compared.
 
@@ -223,34 +218,27 @@ def report(
     a paper, a page of a hub. The same stores give the same bytes. All episodes,
     and live stores: stepwell view
     """
-    with exit_on_error(debug, "start again"):
-        # Imported here: the other commands need no pages.
-        from ...buffers.view.report import report_status, write_report
+    # Imported here: the other commands need no pages.
+    from ...buffers.view.report import report_status, write_report
 
-        with LiveLine(is_silent=quiet or as_json) as line:
-            line.say(f"reading {', '.join(map(str, folders))} ...")
-            made = write_report(
-                folders,
-                out,
-                episodes=episodes,
-                title=title,
-                max_bytes=number_of_bytes("--max-size", max_size) or 0,
-                with_digest=digest,
-                overwrite=overwrite,
-                progress=line.reporter(report_status),
-            )
-        if as_json:
-            print_json(asdict(made))
-        elif not quiet:
-            print_parts(
-                [
-                    Part(plural(made.stores, "store"), style="bold"),
-                    Part(f"{made.playable:,} of {plural(made.episodes, 'episode')} to play"),
-                    Part(format_bytes(made.nbytes)),
-                    Part(f"in {made.path}", style="bold"),
-                ],
-                *([Part(note, style="yellow")] for note in made.notes),
-            )
+    with output.line(f"reading {', '.join(map(str, folders))} ...") as line:
+        made = write_report(
+            folders,
+            out,
+            episodes=episodes,
+            title=title,
+            max_bytes=number_of_bytes("--max-size", max_size) or 0,
+            with_digest=digest,
+            overwrite=overwrite,
+            progress=line.reporter(report_status),
+        )
+    parts = [
+        Part(plural(made.stores, "store"), style="bold"),
+        Part(f"{made.playable:,} of {plural(made.episodes, 'episode')} to play"),
+        Part(format_bytes(made.nbytes)),
+        Part(f"in {made.path}", style="bold"),
+    ]
+    output.show(asdict(made), parts, *([Part(note, style="yellow")] for note in made.notes))
 
 
 def _parse_episode(text: str) -> int | str:
@@ -266,6 +254,7 @@ def _parse_episode(text: str) -> int | str:
 _ROWS = re.compile(r"\s*([0-9]*)\s*:\s*([0-9]*)\s*")
 
 
+@with_output("start again")
 def render(
     folder: StoreFolder,
     *,
@@ -319,12 +308,8 @@ def render(
         str,
         typer.Option(metavar="N", help="Frames of a film strip, 1 to 256."),
     ] = "8",
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the file if there is one.")
-    ] = False,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
+    overwrite: _Overwrite = False,
+    output: Output,
 ) -> None:
     r"""Write the images of an episode to a file: a clip, or a film strip.
 
@@ -345,43 +330,39 @@ def render(
     512 MiB of pixels, or a .gif of 128 MiB, is refused: write an .mp4. The ids of
     episodes: stepwell view.
     """
-    with exit_on_error(debug, "start again"):
-        from ...buffers.view.render import frames_status
-        from ...buffers.view.render import render as render_episode
+    from ...buffers.view.render import frames_status
+    from ...buffers.view.render import render as render_episode
 
-        with LiveLine(is_silent=quiet or as_json) as line:
-            report = render_episode(
-                folder,
-                _parse_episode(episode),
-                out,
-                # Each `or` is for the types: of a text that is given, no number is None.
-                rows=_parse_rows(rows),
-                fps=real_number("--fps", fps),
-                scale=count_in("--scale", scale) or 1,
-                field=field,
-                frames=count_in("--frames", frames) or 1,
-                overwrite=overwrite,
-                progress=line.reporter(frames_status()),
-            )
-        if as_json:
-            print_json({**report.to_json(), "store": str(folder)})
-        elif not quiet:
-            what = "clip" if report.fps is not None else "film strip"
-            parts = [
-                Part(printable(f"{report.path}: {what} of {plural(len(report.rows), 'row')}")),
-                Part(f"episode {report.episode}"),
-                Part(f"{report.height} x {report.width}"),
-                Part(format_bytes(report.nbytes)),
-            ]
-            if report.fps is not None:
-                seconds = len(report.rows) / report.fps
-                parts[3:3] = [Part(f"{report.fps:.4g} fps"), Part(f"{seconds:.1f} s")]
-            if report.path.suffix.lower() == ".gif":
-                parts.append(Part("colours rounded, .webp is exact"))
-            others = printable(", ".join(report.other_fields))
-            shown = [Part(printable(report.field))]
-            shown += [Part(f"others with --field: {others}")] if others else []
-            print_parts(parts, shown)
+    with output.line() as line:
+        report = render_episode(
+            folder,
+            _parse_episode(episode),
+            out,
+            # Each `or` is for the types: of a text that is given, no number is None.
+            rows=_parse_rows(rows),
+            fps=real_number("--fps", fps),
+            scale=count_in("--scale", scale) or 1,
+            field=field,
+            frames=count_in("--frames", frames) or 1,
+            overwrite=overwrite,
+            progress=line.reporter(frames_status()),
+        )
+    what = "clip" if report.fps is not None else "film strip"
+    parts = [
+        Part(printable(f"{report.path}: {what} of {plural(len(report.rows), 'row')}")),
+        Part(f"episode {report.episode}"),
+        Part(f"{report.height} x {report.width}"),
+        Part(format_bytes(report.nbytes)),
+    ]
+    if report.fps is not None:
+        seconds = len(report.rows) / report.fps
+        parts[3:3] = [Part(f"{report.fps:.4g} fps"), Part(f"{seconds:.1f} s")]
+    if report.path.suffix.lower() == ".gif":
+        parts.append(Part("colours rounded, .webp is exact"))
+    others = printable(", ".join(report.other_fields))
+    shown = [Part(printable(report.field))]
+    shown += [Part(f"others with --field: {others}")] if others else []
+    output.show({**report.to_json(), "store": str(folder)}, parts, shown)
 
 
 def _parse_rows(text: str | None) -> tuple[int | None, int | None] | None:

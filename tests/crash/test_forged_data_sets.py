@@ -48,11 +48,11 @@ def test_a_forged_data_set_becomes_a_whole_store_or_one_sentence(name: str, part
 
 
 def test_the_judge_sees_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def leave(source: str, from_: str, out: Path, **options: object) -> None:
+    def leave(source: str, from_: str, out: Path, *_: object) -> None:
         out.mkdir()
         raise FileNotFoundError(2, "gone", "x")
 
-    def touch(*arguments: object, **options: object) -> None:
+    def touch(*arguments: object) -> None:
         (tmp_path / "secret" / "data.npz").write_bytes(b"changed")
         raise FileNotFoundError(2, "gone", "x")
 

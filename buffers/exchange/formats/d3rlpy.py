@@ -15,16 +15,11 @@ from ...base.untrusted_files import GivenFiles, MemoryBudget
 from ...rows.episode import End, Episode
 from ...rows.step_columns import Rounded, split
 from ...spec.space_json import space_of
-from ...spec.spec import Field, Layout, Spec
+from ...spec.spec import Field, Spec, flatten
 from .episode_reader import NO_METADATA
 from .flat_hdf5 import FlatHdf5Import, FlatHdf5Reader, StepTable, TableReader, is_flat
 from .format import Format, Reader, Source, Writer
-from .hdf5_columns import (
-    NewHdf5,
-    open_given,
-    put_column,
-    read_column,
-)
+from .hdf5_columns import NewHdf5, as_text, open_given, put_column, read_column
 
 _INSTALL: Final = "'stepwell[d3rlpy]'"
 _VERSION: Final = "2.1"
@@ -88,7 +83,7 @@ class D3rlpyEncoder:
         self.spec = spec
         self._stack = stack
         self._channels_first = channels_first
-        self.parts = [spec[name] for name in _leaves(spec.observation)]
+        self.parts = [spec[name] for name, _ in flatten(spec.observation, spec.observation)]
         """The fields of the observation, in d3rlpy's order."""
         self.action = _checked_action(spec)
         """The field of the action."""
@@ -255,14 +250,14 @@ class _D3rlpyWriter:
 
     def write(self, episode: Episode) -> None:
         columns = self._encoder.columns(episode)
-        number = self._number
+        number, is_compressed = self._number, self._options.compress
         terminated = columns.pop("terminated")
         for name, rows in columns.items():
             if isinstance(rows, list):
                 for place, part in enumerate(rows):
-                    self._put(f"{name}_{number}_{place}", part)
+                    put_column(self._file, f"{name}_{number}_{place}", part, is_compressed)
             else:
-                self._put(f"{name}_{number}", rows)
+                put_column(self._file, f"{name}_{number}", rows, is_compressed)
         self._file[f"terminated_{number}"] = terminated
         if columns["actions"].dtype.kind in "iu":
             self._taken = max(self._taken, int(columns["actions"].max()) + 1)
@@ -286,9 +281,6 @@ class _D3rlpyWriter:
         except ValueError:
             return 0
         return int(space.start + space.n) if isinstance(space, spaces.Discrete) else 0
-
-    def _put(self, name: str, rows: np.ndarray) -> None:
-        put_column(self._file, name, rows, self._options.compress)
 
 
 class _FileReader(D3rlpyReader):
@@ -317,9 +309,9 @@ class _FileReader(D3rlpyReader):
                 f"actions, rewards and terminals, got {', '.join(list(file)[:8]) or 'none'}; read "
                 f"it with h5py, and write episodes with add_episode of a replay's writer()"
             )
-        version = _text(read_column(file["version"], budget))
+        version = as_text(read_column(file["version"], budget))
         names = read_column(file["columns"], budget) if "columns" in file else ()
-        found = [_text(name) for name in np.atleast_1d(names).tolist()]
+        found = [as_text(name) for name in np.atleast_1d(names).tolist()]
         if version != _VERSION or sorted(found) != sorted(COLUMNS):
             raise ValueError(
                 f"{path}: expected version {_VERSION} with {', '.join(COLUMNS)}, got {version} "
@@ -346,13 +338,6 @@ class _FileReader(D3rlpyReader):
         return found
 
 
-def _leaves(layout: Layout) -> list[str]:
-    if isinstance(layout, str):
-        return [layout]
-    parts: Sequence[Layout] = list(layout.values()) if isinstance(layout, Mapping) else list(layout)
-    return [name for part in parts for name in _leaves(part)]
-
-
 def _checked_action(spec: Spec) -> Field:
     if isinstance(spec.action, str):
         field = spec[spec.action]
@@ -369,11 +354,4 @@ def _checked_action(spec: Spec) -> Field:
 
 def _padded(rows: np.ndarray, pad: int) -> np.ndarray:
     """The rows, and zeros behind them."""
-    if not pad:
-        return rows
     return np.concatenate([rows, np.zeros((pad, *rows.shape[1:]), rows.dtype)])
-
-
-def _text(value: Any) -> str:
-    found = value.item() if hasattr(value, "item") and value.shape == () else value
-    return found.decode(errors="replace") if isinstance(found, bytes) else str(found)

@@ -11,8 +11,9 @@ import zipfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from dataclasses import field as default
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 
@@ -24,7 +25,6 @@ from ...spec.spec import Field, Spec, kind_of
 from .episode_reader import EpisodeReader, FoundEpisode
 from .file_columns import as_rewards
 from .format import Format, Reader, Source, stack_notes
-from .pictures import Channels, channels_of, frame_of, to_channels_first
 
 _NO_CHUNK: Final = bytes(16)
 """The id in the name of a chunk without a successor."""
@@ -37,6 +37,7 @@ _FLAGS = ("is_first", "is_last", "is_terminal")
 _RESERVED = ("reward", *_FLAGS, "stepid", "consec", "reset", "priority")
 _PREFIXES = ("log", "enc", "dyn", "dec")
 _WIDE = ("int64", "uint32", "uint64")  # numbers as DreamerV3 has them are int32
+_CHANNELS: Final = (1, 3, 4)  # numbers of them in pictures
 _Rows = dict[str, np.ndarray]
 _TERMINAL: Final = (
     "is_terminal was set in {} rows in the middle of episodes (a lost life, perhaps), which "
@@ -58,7 +59,7 @@ class DreamerV3Export:
 
     chunk: int = 1024
     observation: str | None = None
-    channels: Channels | None = None
+    channels: Literal["first", "last"] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +123,7 @@ class _DreamerV3Writer:
             *(note for rounded in self._rounded.values() for note in rounded.notes),
         ]
         for field in self._fields.values():
-            is_last = len(field.shape) == 3 and self._channels(field) == "last"
+            is_last = len(field.shape) == 3 and not self._has_channels_first(field)
             if _is_picture(field) and not is_last:
                 found.append(f"{field.name} {field.shape} is written as (H, W, C)")
             if _chunk_dtype(field) != field.numpy_dtype and field.dtype != "float64":
@@ -172,12 +173,12 @@ class _DreamerV3Writer:
     def _as_float32(self, name: str, rows: np.ndarray) -> np.ndarray:
         return self._rounded.setdefault(name, Rounded(name, "float32")).cast(rows)
 
-    def _channels(self, field: Field) -> Channels | None:
-        """The position of a picture's channels; None where it has no axis for them."""
-        if len(frame_of(field.shape)) == 2:
-            return None
-        # For other shapes the position is unknown; the last axis counts as channels then.
-        return channels_of(field.shape, self._options.channels) or "last"
+    def _has_channels_first(self, field: Field) -> bool:
+        """True for pictures [C, H, W]; where their place is unknown, the last axis is channels."""
+        shape = _frame_shape(field)
+        if len(shape) == 3 and self._options.channels is None:
+            return shape[-1] not in _CHANNELS and shape[0] in _CHANNELS
+        return len(shape) == 3 and self._options.channels == "first"
 
     def _converted(self, field: Field, episode: Episode) -> np.ndarray:
         """A field's rows as the chunk has them; pictures are [T, H, W, C] in it."""
@@ -197,7 +198,9 @@ class _DreamerV3Writer:
                     f"DreamerV3 has whole numbers, got {low} to {high}; make floats of them"
                 )
         if _is_picture(field):
-            rows = np.moveaxis(to_channels_first(rows, self._channels(field)), 1, -1)
+            rows = rows.reshape(len(rows), *_frame_shape(field))
+            rows = np.moveaxis(rows, 1, -1) if self._has_channels_first(field) else rows
+            rows = rows[..., None] if rows.ndim == 3 else rows
         return rows.astype(dtype, copy=False)
 
 
@@ -223,12 +226,15 @@ def _array_fields(spec: Spec, observation: str | None) -> dict[str, Field]:
     return fields
 
 
+def _frame_shape(field: Field) -> tuple[int, ...]:
+    """The shape of a picture, without the axis of a frame stack of length 1."""
+    shape = field.shape
+    return shape[1:] if len(shape) == 4 and shape[0] == 1 else shape
+
+
 def _is_picture(field: Field) -> bool:
-    return (
-        field.kind == "observation"
-        and field.dtype == "uint8"
-        and len(frame_of(field.shape)) in (2, 3)
-    )
+    is_bytes = field.kind == "observation" and field.dtype == "uint8"
+    return is_bytes and len(_frame_shape(field)) in (2, 3)
 
 
 def _chunk_dtype(field: Field) -> np.dtype[np.generic]:
@@ -331,15 +337,15 @@ class _Chains:
         chain.blocks, chain.count = [], 0
 
 
+@dataclass(slots=True)
 class _Chain:
     """Unwritten rows of one stream, and the last chunk that was written."""
 
-    def __init__(self) -> None:
-        self.blocks: list[dict[str, np.ndarray]] = []
-        self.count = 0
-        self.number = 0
-        self.last: _Chunk | None = None
-        self.last_number = 0
+    blocks: list[_Rows] = default(default_factory=list)
+    count: int = 0
+    number: int = 0
+    last: _Chunk | None = None
+    last_number: int = 0
 
 
 def write_arrays(file: Path, arrays: Mapping[str, np.ndarray]) -> None:
@@ -450,7 +456,6 @@ class _DreamerV3Reader(EpisodeReader):
 
     @property
     def notes(self) -> Sequence[str]:
-        """Facts that the chunks do not hold, one clause each."""
         headless = [rows for rows in self._headless.values() if rows]
         found = [
             f"{len(headless):,} chains begin within an episode, whose first chunk is not here: "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import field as default
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -136,3 +136,18 @@ def end_of(flags: Mapping[str, np.ndarray], where: str, cure: str) -> End:
             )
         end |= flag if marks[-1:].any() else End.NONE
     return end
+
+
+def plain(value: Any) -> Any:
+    """A value of a file as plain data for JSON."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(part) for key, part in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return [plain(part) for part in value]
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if isinstance(value, float) and not np.isfinite(value):
+        return str(value)  # JSON has no such numbers
+    return value if isinstance(value, str | int | float | None) else str(value)

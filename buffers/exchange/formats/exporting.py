@@ -23,7 +23,7 @@ from ...curation.stored_episode import StoredEpisode, stored_episodes
 from ...replay.replay import SequenceReplayBuffer
 from ...rows.episode import Episode
 from ...storage.disk.publish import check_unused, disk_bytes, publish
-from ..card import CARD, FormatFacts, check_license, export_card
+from ..card import CARD, check_license, export_card
 from .format import Format, Source, counted, format_of, parse_options
 
 
@@ -216,21 +216,22 @@ def _write_card(
 ) -> None:
     """Write the card of a data set whose files are in ``part`` for now."""
     own = part / CARD
+    readme = own.read_text(encoding="utf-8") if own.exists() else None
     loading = report.loading  # with the data set in the current folder: others have no such path
     for parent in [*report.path.parents, *report.path.absolute().parents]:
         if parent.name:
             loading = loading.replace(f'"{parent}/', '"').replace(f'"{parent}"', '"."')
-    facts = FormatFacts(
-        format_.name,
-        format_.about,
-        loading,
-        report.notes,
-        own.read_text(encoding="utf-8") if own.exists() else None,
+    about = {"format_": format_.name, "about": format_.about, "loading": loading}
+    files = export_card(
+        replay.storage,
+        chosen,
+        **about,
+        notes=report.notes,
+        readme=readme,
+        title=report.path.name,
+        license=license,
     )
-    title = report.path.name
-    for name, data in export_card(
-        replay.storage, chosen, facts, title=title, license=license
-    ).items():
+    for name, data in files.items():
         (part / name).write_bytes(data)
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 from gymnasium import spaces
@@ -118,9 +118,17 @@ def declared_spaces(
     spec: Spec, classes: Mapping[str, Sequence[str] | int], recorded: object = None
 ) -> tuple[Spec, dict[str, object]]:
     """Apply the spaces that a file declares: the Spec with their layout, and facts of a session."""
+
     # In the facts are `spaces`, as a `Collector` records them, where they fit the rows: any value
     # is one of a field that nothing is declared of. `classes` has numbers or names by field name;
     # `recorded` are spaces that Stepwell wrote into the file, not checked yet.
+    def declared(name: str) -> spaces.Space[Any]:
+        field, given = spec[name], classes.get(name)
+        if given is None or field.shape:
+            return any_values(field.shape, field.numpy_dtype)
+        dtype: Any = field.numpy_dtype.type
+        return spaces.Discrete(given if isinstance(given, int) else len(given), dtype=dtype)
+
     found: dict[str, object] = {}
     names = {name: list(each) for name, each in classes.items() if not isinstance(each, int)}
     if names:
@@ -132,7 +140,7 @@ def declared_spaces(
                 return spec, found  # bounds of that size would be made next
             both = [space_from_json(mapping(parts[n], n)) for n in ("observation", "action")]
         else:
-            both = [_space(spec, layout, classes) for layout in (spec.observation, spec.action)]
+            both = [space_of(layout, declared) for layout in (spec.observation, spec.action)]
         made = Spec.from_spaces(both[0], both[1])
     except (ValueError, TypeError, KeyError, OverflowError, AssertionError):
         return spec, found
@@ -158,23 +166,20 @@ def _largest(data: object) -> int:
     return max(map(_largest, data), default=0) if isinstance(data, list) else 0
 
 
-def _space(
-    spec: Spec, layout: Layout, classes: Mapping[str, Sequence[str] | int]
-) -> spaces.Space[Any]:
-    """The space of the fields of a layout."""
+def space_of(layout: Layout, leaf: Callable[[str], spaces.Space[Any]]) -> spaces.Space[Any]:
+    """The space of a layout, of the spaces of its fields."""
     if isinstance(layout, Mapping):
-        return spaces.Dict({key: _space(spec, part, classes) for key, part in layout.items()})
-    if not isinstance(layout, str):
-        return spaces.Tuple([_space(spec, part, classes) for part in layout])
-    field, declared = spec[layout], classes.get(layout)
-    dtype: Any = field.numpy_dtype.type
-    if declared is not None and not field.shape:
-        return spaces.Discrete(
-            declared if isinstance(declared, int) else len(declared), dtype=dtype
-        )
-    if field.dtype == "bool":
-        return spaces.Box(0, 1, field.shape, np.bool_)
-    if field.numpy_dtype.kind in "iu":
-        edges = np.iinfo(dtype)
-        return spaces.Box(edges.min, edges.max, field.shape, dtype)
-    return spaces.Box(-np.inf, np.inf, field.shape, dtype)
+        return spaces.Dict({key: space_of(part, leaf) for key, part in layout.items()})
+    if isinstance(layout, str):
+        return leaf(layout)
+    return spaces.Tuple([space_of(part, leaf) for part in layout])
+
+
+def any_values(shape: tuple[int, ...], dtype: np.dtype[Any]) -> spaces.Box:
+    """The space of all values of a dtype."""
+    low, high = -np.inf, np.inf
+    if dtype.kind in "iu":
+        low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+    elif dtype.kind == "b":
+        low, high = 0, 1
+    return spaces.Box(low, high, shape, cast("Any", dtype.type))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,14 +16,9 @@ from ...base.untrusted_json import parse
 from ...rows.episode import End
 from ...rows.step_columns import are_equal, has_final_row, inferred_spec
 from ...spec.spec import Spec
-from .episode_reader import NO_STREAMS, EpisodeReader, FoundEpisode
+from .episode_reader import NO_STREAMS, EpisodeReader, FoundEpisode, plain
 from .format import Format, Reader
-from .hdf5_columns import (
-    datasets_of,
-    open_given,
-    read_column,
-    read_rows,
-)
+from .hdf5_columns import as_text, datasets_of, open_given, read_column, read_rows
 
 _INSTALL: Final = "'stepwell[d3rlpy]'"
 _DEMO: Final = re.compile(r"(.*?)(\d*)")
@@ -150,16 +144,16 @@ class TableReader(EpisodeReader):
         """The episodes in some rows, of which only the last one may have ended there."""
         where = f"{table.where}: rows {start:,} to {stop - 1:,}"
         budget = self._budget(where)
-        columns = {n: read_rows(node, start, stop, budget) for n, node in table.columns.items()}
+        columns = {
+            name: read_rows(node, start, stop, budget).reshape(stop - start, *self._forms[name][1])
+            for name, node in table.columns.items()
+        }
         following = {n: read_rows(node, start, stop, budget) for n, node in table.following.items()}
         columns["reward"] = np.zeros(stop - start)
         if table.rewards is not None:
             columns["reward"] = read_rows(table.rewards, start, stop, budget).reshape(-1)
         last = End.NONE
-        for flag, marks in (
-            (End.TERMINATED, table.terminated),
-            (End.TRUNCATED, table.truncated),
-        ):
+        for flag, marks in ((End.TERMINATED, table.terminated), (End.TRUNCATED, table.truncated)):
             last |= flag if marks[stop - 1] else End.NONE
         follows = np.ones(stop - start - 1, bool)
         for name, rows in following.items():
@@ -196,17 +190,9 @@ class TableReader(EpisodeReader):
         rows = len(table.terminated)
         if not rows:
             raise ValueError(f"{table.where}: expected at least one row, got none; remove it")
-        for name, node in table.columns.items():
-            # Files have no spaces: whole numbers [N, 1] are read as those of a Discrete action.
-            if name == "action" and node.dtype.kind in "iu" and node.shape[1:] == (1,):
-                table.columns[name] = _Squeezed(node)
         shown = {n: node for n, node in table.columns.items() if n.startswith("observation")}
         reward = {} if table.rewards is None else {"reward": table.rewards}
-        for name, node in [
-            *table.columns.items(),
-            *table.following.items(),
-            *reward.items(),
-        ]:
+        for name, node in [*table.columns.items(), *table.following.items(), *reward.items()]:
             called = getattr(node, "name", name)
             if not hasattr(node, "shape"):
                 raise ValueError(f"{table.where}: expected {called} as a dataset, got a group")
@@ -263,7 +249,7 @@ class FlatHdf5Reader(TableReader):
             self._demos = sorted(self._file["data"], key=_in_order)
             self._masks = self._read_masks()
             self._note_env()
-        elif not _is_columns(self._h5py, self._file):
+        elif not _is_columns(self._file):
             known = "num_episodes" in self._file and "version" in self._file
             raise ValueError(
                 f"{self._path}: expected {_LAYOUTS}; got "
@@ -394,7 +380,7 @@ class FlatHdf5Reader(TableReader):
         found = {}
         for node in datasets_of(self._h5py, self._file["mask"]):
             names = np.atleast_1d(read_column(node, budget)).reshape(-1).tolist()
-            found[node.name.removeprefix("/mask/")] = {_text(one) for one in names}
+            found[node.name.removeprefix("/mask/")] = {as_text(one) for one in names}
         return found
 
     def _note_others(self, group: Any, used: set[str], of: str = "") -> None:
@@ -418,11 +404,11 @@ class FlatHdf5Reader(TableReader):
             name = node.name.removeprefix("/")
             value = read_column(node, budget) if node.size == 1 else None
             value = value.reshape(-1)[0] if isinstance(value, np.ndarray) else value
-            plain = _plain(value)
-            if plain is None:
+            fact = _plain(value)
+            if fact is None:
                 left.append(name)
             else:
-                self._facts[name] = plain
+                self._facts[name] = fact
         if left:
             self._notes.add(
                 f"metadata left out, as they are no short texts: {', '.join(left[:20])}"
@@ -437,36 +423,19 @@ class FlatHdf5Reader(TableReader):
                 self._notes.add("data/env_args is left out, as it is no JSON")
 
 
-class _Squeezed:
-    """A dataset [N, 1] as one [N]."""
-
-    def __init__(self, node: Any) -> None:
-        self._node = node
-        self.name = getattr(node, "name", "action")
-        self.dtype, self.shape = node.dtype, node.shape[:1]
-        self.chunks = getattr(node, "chunks", None)
-
-    def __getitem__(self, rows: slice) -> np.ndarray:
-        found: np.ndarray = self._node[rows].reshape(-1)
-        return found
-
-
 def is_flat(files: GivenFiles) -> bool:
     """True for an HDF5 file of columns that `FlatHdf5Reader` reads."""
     h5py = load_library("h5py", "format hdf5", install=_INSTALL)
     with open_given(h5py, files, files.path) as file:
-        return _is_columns(h5py, file) or _is_robomimic(h5py, file)
+        return _is_columns(file) or _is_robomimic(h5py, file)
 
 
-def _is_columns(h5py: Any, file: Any) -> bool:
-    names = ("observations", "actions", "rewards", "terminals")
-    # The links alone, as a link to another file would open that.
-    return all(isinstance(file.get(name, getlink=True), h5py.HardLink) for name in names)
+def _is_columns(file: Any) -> bool:
+    return all(name in file for name in ("observations", "actions", "rewards", "terminals"))
 
 
 def _is_robomimic(h5py: Any, file: Any) -> bool:
-    is_here = isinstance(file.get("data", getlink=True), h5py.HardLink)
-    return is_here and isinstance(file["data"], h5py.Group) and len(file["data"]) > 0
+    return isinstance(file.get("data"), h5py.Group) and len(file["data"]) > 0
 
 
 def _in_order(name: str) -> tuple[str, int]:
@@ -486,7 +455,10 @@ def _columns(kind: str, node: Any) -> dict[str, Any]:
 
 
 def _forms(columns: Mapping[str, Any]) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
-    return {name: (node.dtype, node.shape[1:]) for name, node in columns.items()}
+    # Files have no spaces: whole numbers [N, 1] are read as those of a Discrete action.
+    found = {name: (node.dtype, node.shape[1:]) for name, node in columns.items()}
+    dtype, shape = found.get("action", (np.dtype(float), ()))
+    return found | ({"action": (dtype, ())} if dtype.kind in "iu" and shape == (1,) else {})
 
 
 def _told(forms: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]) -> str:
@@ -502,20 +474,8 @@ def _limited(terminated: np.ndarray, limit: int) -> np.ndarray:
     return found
 
 
-def _text(value: object) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
-
-
 def _plain(value: Any, most: int = _MOST_TEXT) -> object:
     """A short text, or a number, as plain data; None for others."""
-    if isinstance(value, bytes | str):
-        text = _text(value)
-        return text if len(text) <= most else None
-    if isinstance(value, np.generic) and value.dtype.kind in "biuf":
-        found = value.item()
-        try:
-            json.dumps(found, allow_nan=False)
-        except ValueError:
-            return str(found)
-        return found
-    return None
+    is_number = isinstance(value, np.generic) and value.dtype.kind in "biuf"
+    found = plain(value) if is_number or isinstance(value, bytes | str) else None
+    return None if isinstance(found, str) and len(found) > most else found

@@ -6,6 +6,7 @@ import difflib
 import importlib
 import inspect
 import json
+import re
 import time
 import types
 import typing
@@ -59,8 +60,6 @@ _LIVE: Final = {
     "torchrl": "as_torchrl_replay(replay)",
     "tianshou": "as_tianshou_replay(replay)",
 }
-
-
 STACK_OPTION: Final = "option stack=true writes stacks"
 
 
@@ -264,6 +263,18 @@ def counted(report: ReportT, episode: Episode, began: float) -> ReportT:
     )
 
 
+def episode_facts(episode: Episode) -> dict[str, object]:
+    """The stream of an episode, how it ended, and its metadata."""
+    return {
+        "stream": episode.stream,
+        "first_row": episode.first_row,
+        "terminated": bool(episode.terminated[-1]),
+        "truncated": bool(episode.truncated[-1]),
+        "cut": bool(episode.cut[-1]),
+        "metadata": dict(episode.metadata),
+    }
+
+
 def parse_options(options: type[Any], given: Mapping[str, object], owner: str) -> Any:
     """The options with given values, where "3" and "false" are read as the type that is wanted."""
     # The fields of the dataclass `options` all have defaults. They are of types bool, int, float,
@@ -306,9 +317,8 @@ def option_help(options: type[Any]) -> dict[str, OptionHelp]:
 def _converted(value: object, hint: Any, what: str) -> object:
     """A value converted to the type of its option."""
     wanted = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
-    if value is None or value == "none":
-        if type(None) in wanted:
-            return None
+    if value in (None, "none") and type(None) in wanted:
+        return None
     for kind in wanted:
         if get_origin(kind) is typing.Literal:
             if value in get_args(kind):
@@ -353,14 +363,6 @@ def _written(value: object) -> str:
 def _arguments(doc: str) -> dict[str, str]:
     """The description of each argument in a Google docstring."""
     _, _, rest = inspect.cleandoc(doc).partition("Args:\n")
-    found: dict[str, str] = {}
-    name = None
-    for line in rest.splitlines():
-        if line.startswith("    ") and not line.startswith("     "):
-            name, _, words = line.strip().partition(":")
-            found[name] = words.strip()
-        elif line.startswith("     ") and name is not None:
-            found[name] = f"{found[name]} {line.strip()}"
-        elif line.strip():
-            break
-    return found
+    section = re.split(r"(?m)^(?=\S)", rest, maxsplit=1)[0]
+    found = re.findall(r"(?m)^ {4}(\w+):(.*(?:\n {5,}.*)*)", section)
+    return {name: " ".join(words.split()) for name, words in found}

@@ -204,6 +204,12 @@ def take_column(node: Any, budget: MemoryBudget) -> None:
             budget.take(picture_bytes(bytes(value)))
 
 
+def as_text(value: Any) -> str:
+    """A text as h5py returns it, in bytes or in an array of one."""
+    found = value.item() if hasattr(value, "item") and value.shape == () else value
+    return found.decode(errors="replace") if isinstance(found, bytes) else str(found)
+
+
 def _check_dataset(h5py: Any, node: Any, place: str, texts: bool) -> None:
     """Raise for a dataset that is not a column, or whose rows are in another file."""
     if node.is_virtual or node.external:

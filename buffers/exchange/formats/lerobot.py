@@ -34,6 +34,7 @@ from .pictures import picture_axes
 
 _INSTALL: Final = "'stepwell[parquet]'"
 _LEVEL: Final = 3
+Stats = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +136,7 @@ class _LeRobotWriter:
             facts={"fields": fields, **newest_spaces(source.sessions)},
         )
         self._index = EpisodeIndex(self._modules)
-        self._stats = {column.name: RunningStats() for column in self._columns}
+        self._stats: dict[str, Stats] = {}  # of all episodes so far
         self._folder = Path()
         self._file = -1
         self._stepless = self._episodes = self._frames = 0
@@ -146,7 +147,6 @@ class _LeRobotWriter:
 
     @property
     def notes(self) -> Sequence[str]:
-        """Notes for the user of the data set, one clause each."""
         stepless = [f"{self._stepless:,} episodes without a step are left out"]
         return (
             "final observations are left out: LeRobot has no place for them",
@@ -179,36 +179,52 @@ class _LeRobotWriter:
         self._data.write(rows, together=True)
         stats = {c.name: episode_stats(c, rows[c.name]) for c in self._columns}
         for name, found in stats.items():
-            self._stats[name].add(found)
-        self._index.add(
-            self._episodes, self._frames, episode.steps, self._options.task, self._file, stats
-        )
+            before = self._stats.get(name)
+            self._stats[name] = found if before is None else combined_stats(before, found)
+        first, steps = self._frames, episode.steps
+        row = {
+            "episode_index": self._episodes,
+            "tasks": [self._options.task],
+            "length": steps,
+            "data/chunk_index": self._file // _CHUNK,
+            "data/file_index": self._file % _CHUNK,
+            "dataset_from_index": first,
+            "dataset_to_index": first + steps,
+        }
+        self._index.add(row, stats)
         self._episodes += 1
-        self._frames += episode.steps
+        self._frames += steps
 
     def finish(self) -> None:
         self._data.close()
         self._index.close()
-        write_tasks(self._modules, self._folder, [self._options.task])
-        stats = {name: running.to_json() for name, running in self._stats.items()}
-        self._put("stats.json", json.dumps(stats, indent=1))
-        self._put(
-            "info.json",
-            info_text(
-                {column.name: _feature(column) for column in self._columns},
-                fps=self._options.fps,
-                file_mb=self._options.file_mb,
-                episodes=self._episodes,
-                frames=self._frames,
-            ),
-        )
+        write_task(self._modules, self._folder, self._options.task)
+        stats = {
+            feature: {name: values.tolist() for name, values in found.items()}
+            for feature, found in self._stats.items()
+        }
+        info = {
+            "codebase_version": VERSION,
+            "robot_type": None,
+            "total_episodes": self._episodes,
+            "total_frames": self._frames,
+            "total_tasks": 1,
+            "chunks_size": _CHUNK,
+            "data_files_size_in_mb": self._options.file_mb,
+            "video_files_size_in_mb": 200,
+            "fps": self._options.fps,
+            "splits": {"train": f"0:{self._episodes}"},
+            "data_path": DATA_PATH,
+            "video_path": None,
+            "features": {column.name: _feature(column) for column in self._columns},
+        }
+        for name, value, indent in (("stats.json", stats, 1), ("info.json", info, 4)):
+            text = json.dumps(value, indent=indent)
+            (self._folder / "meta" / name).write_text(text, encoding="utf-8")
 
     def close(self) -> None:
         self._data.abandon()
         self._index.abandon()
-
-    def _put(self, name: str, text: str) -> None:
-        (self._folder / "meta" / name).write_text(text, encoding="utf-8")
 
     def _rows(self, episode: Episode) -> dict[str, np.ndarray]:
         """The rows of an episode's frames, [T, ...] by feature name."""
@@ -319,36 +335,17 @@ class EpisodeIndex:
         self._path = folder / _file_path(EPISODES_PATH, 0)
         self._path.parent.mkdir(parents=True)
 
-    def add(
-        self,
-        number: int,
-        first: int,
-        steps: int,
-        task: str,
-        file: int,
-        stats: dict[str, dict[str, np.ndarray]],
-    ) -> None:
-        """Add the next episode, whose first frame and file are counted over the whole data set."""
-        self._rows.append(
-            {
-                "episode_index": number,
-                "tasks": [task],
-                "length": steps,
-                "data/chunk_index": file // _CHUNK,
-                "data/file_index": file % _CHUNK,
-                "dataset_from_index": first,
-                "dataset_to_index": first + steps,
-                **{
-                    f"stats/{feature}/{name}": values.tolist()
-                    for feature, found in stats.items()
-                    for name, values in found.items()
-                },
-                "meta/episodes/chunk_index": 0,
-                "meta/episodes/file_index": 0,
-            }
-        )
+    def add(self, row: dict[str, Any], stats: Mapping[str, Stats]) -> None:
+        """Add the row of the next episode, with its statistics."""
+        columns = {
+            f"stats/{feature}/{name}": values
+            for feature, found in stats.items()
+            for name, values in found.items()
+        }
+        place = {"meta/episodes/chunk_index": 0, "meta/episodes/file_index": 0}
+        self._rows.append({**row, **{n: v.tolist() for n, v in columns.items()}, **place})
         # A wide feature has thousands of statistics an episode, so numbers are counted, not rows.
-        self._numbers += sum(values.size for found in stats.values() for values in found.values())
+        self._numbers += sum(values.size for values in columns.values())
         if self._numbers >= _GROUP:
             self._flush()
 
@@ -376,65 +373,32 @@ class EpisodeIndex:
         self._rows, self._numbers = [], 0
 
 
-def write_tasks(modules: tuple[Any, Any], folder: Path, tasks: list[str]) -> None:
+def write_task(modules: tuple[Any, Any], folder: Path, task: str) -> None:
     """Write ``meta/tasks.parquet``: task numbers, with the tasks as pandas' index."""
-    arrow, parquet = modules
     # LeRobot reads the file by pandas and looks tasks up by their words: what pandas itself would
     # write says that the column of words is the index.
-    described = [
-        {
-            "name": name,
-            "field_name": name,
-            "pandas_type": kind,
-            "numpy_type": numpy,
-            "metadata": None,
-        }
-        for name, kind, numpy in (("task_index", "int64", "int64"), ("task", "unicode", "object"))
-    ]
-    names = {
-        "name": None,
-        "field_name": None,
-        "pandas_type": "unicode",
-        "numpy_type": "object",
-        "metadata": {"encoding": "UTF-8"},
-    }
+    arrow, parquet = modules
+
+    def described(name: str | None, kind: str, dtype: str, more: object = None) -> dict[str, Any]:
+        names = {"name": name, "field_name": name}
+        return {**names, "pandas_type": kind, "numpy_type": dtype, "metadata": more}
+
     pandas = {
         "index_columns": ["task"],
-        "column_indexes": [names],
-        "columns": described,
+        "column_indexes": [described(None, "unicode", "object", {"encoding": "UTF-8"})],
+        "columns": [
+            described("task_index", "int64", "int64"),
+            described("task", "unicode", "object"),
+        ],
         "pandas_version": "2.0.0",
     }
     schema = arrow.schema(
         [("task_index", arrow.int64()), ("task", arrow.string())],
         metadata={"pandas": json.dumps(pandas)},
     )
-    rows = {"task_index": list(range(len(tasks))), "task": tasks}
-    parquet.write_table(arrow.table(rows, schema=schema), folder / TASKS_PATH)
+    table = arrow.table({"task_index": [0], "task": [task]}, schema=schema)
+    parquet.write_table(table, folder / TASKS_PATH)
 
-
-def info_text(
-    features: dict[str, dict[str, Any]], *, fps: int, file_mb: int, episodes: int, frames: int
-) -> str:
-    """The text of ``meta/info.json``."""
-    info = {
-        "codebase_version": VERSION,
-        "robot_type": None,
-        "total_episodes": episodes,
-        "total_frames": frames,
-        "total_tasks": 1,
-        "chunks_size": _CHUNK,
-        "data_files_size_in_mb": file_mb,
-        "video_files_size_in_mb": 200,
-        "fps": fps,
-        "splits": {"train": f"0:{episodes}"},
-        "data_path": DATA_PATH,
-        "video_path": None,
-        "features": features,
-    }
-    return json.dumps(info, indent=4)
-
-
-Stats = dict[str, np.ndarray]
 
 _QUANTILES: Final = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
 _PICTURES: Final = 100
@@ -455,28 +419,6 @@ def episode_stats(column: FileColumn, rows: np.ndarray) -> Stats:
         edges = {"min": values.min(0), "max": values.max(0)}
         exact = {name: edge.astype(np.float64) for name, edge in edges.items()}
     return {**_stats(values[chosen].astype(np.float64), len(rows)), **exact}
-
-
-class RunningStats:
-    """Statistics over many episodes, from those of each."""
-
-    def __init__(self) -> None:
-        self._now: Stats | None = None
-
-    def add(self, stats: Stats) -> None:
-        """Add the statistics of an episode."""
-        # Quantiles of all rows cannot be computed from those of episodes: the lowest of the lower
-        # ones and the highest of the upper ones are kept, as LeRobot does.
-        old = self._now
-        if old is None:
-            self._now = stats
-            return
-        with np.errstate(all="ignore"):
-            self._now = _combined(old, stats)
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain lists by name."""
-        return {name: values.tolist() for name, values in (self._now or {}).items()}
 
 
 def _picture_stats(column: FileColumn, rows: np.ndarray) -> Stats:
@@ -508,8 +450,11 @@ def _stats(values: np.ndarray, count: int) -> Stats:
         }
 
 
-def _combined(old: Stats, new: Stats) -> Stats:
+@np.errstate(all="ignore")
+def combined_stats(old: Stats, new: Stats) -> Stats:
     """Statistics of two sets of rows together, by Chan, Golub and LeVeque's method."""
+    # Quantiles of all rows cannot be computed from those of episodes: the lowest of the lower ones
+    # and the highest of the upper ones are kept, as LeRobot does.
     counts = float(old["count"][0]), float(new["count"][0])
     total = sum(counts)
     share = counts[1] / total

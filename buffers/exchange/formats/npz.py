@@ -123,11 +123,10 @@ class _NpzReader(EpisodeReader):
         if (path / _SIDECAR / "store.json").exists():
             super().__init__()
             self._sidecar = _Sidecar(path, given)
-            store = self._sidecar.store()
-            self.spec, self.sessions, self.steps = store.spec, store.sessions, store.steps
-            if store.episodes not in (None, len(self._files)):
+            self.spec, self.sessions, episodes, self.steps = self._sidecar.store()
+            if episodes not in (None, len(self._files)):
                 raise ValueError(
-                    f"{path}: expected {store.episodes:,} files named *.npz, got "
+                    f"{path}: expected {episodes:,} files named *.npz, got "
                     f"{len(self._files):,}; {self._sidecar.changed}"
                 )
         else:
@@ -188,16 +187,6 @@ def _field_name(array_name: str) -> str:
     return _KINDS.get(first, first) + slash + key
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Store:
-    """The facts about a store that ``store.json`` holds; see `Source`."""
-
-    spec: Spec
-    sessions: Sequence[Mapping[str, object]]
-    episodes: int | None
-    steps: int | None
-
-
 class _Sidecar:
     """A folder ``stepwell/`` next to the files, for the data that they cannot hold."""
 
@@ -224,8 +213,8 @@ class _Sidecar:
         }
         (self._folder / "store.json").write_text(json.dumps(store), encoding="utf-8")
 
-    def store(self) -> _Store:
-        """Read ``store.json``."""
+    def store(self) -> tuple[Spec, Sequence[Mapping[str, object]], int | None, int | None]:
+        """The Spec, the sessions, and the numbers of episodes and steps in ``store.json``."""
         file = self._folder / "store.json"
         data = self._files.read_json(file)
         version = data.get("version") if data.get("made_by") == _MADE_BY else None
@@ -248,7 +237,7 @@ class _Sidecar:
                 f"{file}: expected a file of `{_MADE_BY}`, got a damaged one "
                 f"({' '.join(str(error).split())[:200]}); restore it from a copy"
             ) from error
-        return _Store(spec=spec, sessions=tuple(sessions), episodes=episodes, steps=steps)
+        return spec, sessions, episodes, steps
 
     def write(self, number: int, episode: Episode, arrays: Mapping[str, np.ndarray]) -> None:
         """Write an episode's facts, and arrays that its file lacks, compressed."""

@@ -15,7 +15,7 @@ import numpy as np
 from ...base.untrusted_files import GivenFiles, in_order, is_next
 from ...rows.episode import End, Episode
 from ...rows.step_columns import are_equal, has_final_row, inferred_spec, split
-from ...spec.spec import Spec, kind_of
+from ...spec.spec import kind_of
 from .episode_reader import NO_METADATA, EpisodeReader, FoundEpisode, end_of
 from .file_columns import (
     FileColumn,
@@ -26,7 +26,7 @@ from .file_columns import (
     newest_spaces,
     sessions_of,
 )
-from .format import STACK_OPTION, Format, Reader, Source, Writer, stack_notes
+from .format import STACK_OPTION, Format, Reader, Source, Writer, episode_facts, stack_notes
 from .parquet_columns import (
     Images,
     MissingValue,
@@ -235,17 +235,8 @@ class _ParquetWriter:
         """An episode's row, [1, ...] by column name."""
         with np.errstate(all="ignore"):  # rewards may be NaN or infinite
             total = float(episode.reward[1:].sum())
-        facts: dict[str, Any] = {
-            "episode": self._number,
-            "stream": episode.stream,
-            "steps": episode.steps,
-            "first_row": episode.first_row,
-            "return": total,
-            "terminated": bool(episode.terminated[-1]),
-            "truncated": bool(episode.truncated[-1]),
-            "cut": bool(episode.cut[-1]),
-            "metadata": json.dumps(dict(episode.metadata)),
-        }
+        facts = {**episode_facts(episode), "episode": self._number, "steps": episode.steps}
+        facts |= {"return": total, "metadata": json.dumps(facts["metadata"])}
         return {
             **{name: np.array([value]) for name, value in facts.items()},
             **{_FINAL + field.name: episode.fields[field.name][-1:] for field in self._finals},
@@ -316,8 +307,9 @@ class ParquetReader(EpisodeReader):
         super().__init__(*notes, NO_METADATA)
         path = given.path
         self._modules = modules
-        self._finals = _FinalObservations(modules, given)
         self._given = given
+        self._finals = self._read_finals()
+        self._read_ahead: list[tuple[object, _Rows]] = []
         self._options = options
         self._optional = optional
         self._files = _parquet_files(path) if files is None else files
@@ -328,7 +320,7 @@ class ParquetReader(EpisodeReader):
         with open_file(modules, given, self._files[0]) as first:
             schema = first.schema_arrow
             self._facts = facts_of(schema, self._files[0])
-            self._names, unread = self._named(_leaves(schema, self._files[0]), self._files[0])
+            self._names, unread = self._named(leaves_of(schema, self._files[0]), self._files[0])
             classes = classes_of(schema, self._files[0])
             extensions = extensions_of(schema)
         self._has_labels = "episode" in self._names or _label(self._files[0], path, options) != ""
@@ -349,11 +341,9 @@ class ParquetReader(EpisodeReader):
         first_rows, _ = next(self._batches(rows=1), (None, True))
         if first_rows is None:
             raise ValueError(f"{path}: expected at least one row, got none")
-        self.spec, self._known = declared_spaces(
-            _step_spec(_fields_of(first_rows), self._where),
-            self._classes,
-            self._facts.get("spaces"),
-        )
+        no_steps = {n: part[: has_final_row(n)] for n, part in _fields_of(first_rows).items()}
+        spec = inferred_spec(no_steps, self._where)
+        self.spec, self._known = declared_spaces(spec, self._classes, self._facts.get("spaces"))
         self.sessions = sessions_of("parquet", self._known)
 
     def _note_columns(self, unread: Sequence[str]) -> None:
@@ -416,7 +406,7 @@ class ParquetReader(EpisodeReader):
             if name.startswith(f"{_NEXT}observation")
         }
         if not final and self._has_labels:
-            final = self._finals.of(label, self.spec)
+            final = self._final_of(label)
         columns = _fields_of(rows)
         self._check_order(number, rows)
         where = f"{self._where}: episode {number}"
@@ -440,6 +430,42 @@ class ParquetReader(EpisodeReader):
                     last = final.get(name, columns[name][-1:])
                     columns[name] = np.concatenate([columns[name], last])
         return FoundEpisode(where, columns, end, facts, edges)
+
+    def _final_of(self, label: object) -> _Rows:
+        """The final observation of an episode, [1, ...] by field name; empty if there is none."""
+        # Labels come in the order of the column `episode`. Other shapes and dtypes than the Spec's
+        # are not a final observation.
+        for found, rows in itertools.chain(self._read_ahead, self._finals):
+            self._read_ahead = [(found, rows)]
+            if found == label:
+                is_right = all(
+                    field.name in rows
+                    and rows[field.name].shape == (1, *field.shape)
+                    and rows[field.name].dtype == field.numpy_dtype
+                    for field in self.spec.of_kind("observation", "info")
+                )
+                return rows if is_right else {}
+        return {}
+
+    def _read_finals(self) -> Iterator[tuple[object, _Rows]]:
+        """The rows of ``episodes.parquet``, which an export writes next to the steps."""
+        file = self._given.path / EPISODE_FILE
+        if not (self._given.path.is_dir() and file.exists()):
+            return
+        with open_file(self._modules, self._given, file) as opened:
+            names = opened.schema_arrow.names
+            finals = [name for name in names if name.startswith(_FINAL)]
+            if "episode" not in names or not finals:
+                return
+            for batch in batches_of(opened, self._given, 1, ["episode", *finals]):
+                if batch.num_rows:
+                    budget = self._given.budget(file)
+                    (label,) = listed(batch.column("episode"), budget)
+                    try:
+                        rows = {n: array_rows(batch.column(n), n, budget)[0] for n in finals}
+                    except MissingValue:  # this episode has none
+                        rows = {}
+                    yield label, {name.removeprefix(_FINAL): part for name, part in rows.items()}
 
     def _check_order(self, number: int, rows: _Rows) -> None:
         """Refuse rows whose step numbers or observations do not follow from one another."""
@@ -475,7 +501,7 @@ class ParquetReader(EpisodeReader):
                 is_joined, self._border = False, (before, file)
             before = file
             with open_file(self._modules, self._given, file) as opened:
-                leaves = _leaves(opened.schema_arrow, file)
+                leaves = leaves_of(opened.schema_arrow, file)
                 names, _ = self._named(leaves, file)
                 if names != self._names:
                     raise ValueError(
@@ -489,7 +515,7 @@ class ParquetReader(EpisodeReader):
                         try:
                             found = self._read(batch, paths, file)
                         except MissingValue as error:
-                            self._refuse_nulls(opened, leaves, error.args[1], file)
+                            self._refuse_nulls(opened, leaves, error.column, file)
                         yield found, is_joined
                         is_joined = True
 
@@ -611,70 +637,16 @@ def _nested(name: str) -> str:
     return name if "/" in name else name.replace(".", "/")
 
 
-class _FinalObservations:
-    """The final observations in ``episodes.parquet``, which an export writes next to the steps."""
-
-    def __init__(self, modules: tuple[Any, Any], given: GivenFiles) -> None:
-        self._modules = modules
-        self._given = given
-        self._file = given.path / EPISODE_FILE
-        self._rows = self._read() if given.path.is_dir() and self._file.exists() else iter(())
-        self._read_ahead: list[tuple[object, _Rows]] = []
-
-    def of(self, label: object, spec: Spec) -> _Rows:
-        """The final observation of an episode, [1, ...] by field name; empty if there is none."""
-        # Labels come in the order of the column `episode`. Other shapes and dtypes than the Spec's
-        # are not a final observation.
-        for found, rows in itertools.chain(self._read_ahead, self._rows):
-            self._read_ahead = [(found, rows)]
-            if found == label:
-                fields_ = spec.of_kind("observation", "info")
-                is_right = all(
-                    field.name in rows
-                    and rows[field.name].shape == (1, *field.shape)
-                    and rows[field.name].dtype == field.numpy_dtype
-                    for field in fields_
-                )
-                return rows if is_right else {}
-        return {}
-
-    def _read(self) -> Iterator[tuple[object, _Rows]]:
-        with open_file(self._modules, self._given, self._file) as opened:
-            names = opened.schema_arrow.names
-            finals = [name for name in names if name.startswith(_FINAL)]
-            if "episode" not in names or not finals:
-                return
-            for batch in batches_of(opened, self._given, 1, ["episode", *finals]):
-                if batch.num_rows:
-                    budget = self._given.budget(self._file)
-                    (label,) = listed(batch.column("episode"), budget)
-                    try:
-                        rows = {n: array_rows(batch.column(n), n, budget)[0] for n in finals}
-                    except MissingValue:  # this episode has none
-                        yield label, {}
-                        continue
-                    yield label, {name.removeprefix(_FINAL): rows[name] for name in finals}
-
-
 def _fields_of(rows: _Rows) -> _Rows:
     """The rows of the columns that become fields."""
     kinds = ("observation", "action", "reward", *_KEPT)
     return {name: part for name, part in rows.items() if kind_of(name) in kinds}
 
 
-def _step_spec(columns: _Rows, where: str) -> Spec:
-    sample = {
-        name: np.concatenate([rows[:1], rows[:1]]) if has_final_row(name) else rows[:1]
-        for name, rows in columns.items()
-    }
-    return inferred_spec(sample, where)
-
-
 def _labels(values: list[object], column: str, where: str) -> np.ndarray:
     """The labels of episodes, [T]."""
     is_good = all(
-        isinstance(value, bool | int | float)
-        or (isinstance(value, str) and len(value) <= _MAX_LABEL)
+        isinstance(value, int | float) or (isinstance(value, str) and len(value) <= _MAX_LABEL)
         for value in values
     )
     if not is_good:
@@ -715,13 +687,6 @@ def _parquet_files(path: Path) -> list[Path]:
         for file in folder.rglob("*.parquet")
         if not any(part.startswith((".", "_")) for part in file.relative_to(folder).parts)
     )
-
-
-def _leaves(schema: Any, file: Path) -> dict[str, tuple[int, ...]]:
-    try:
-        return leaves_of(schema)
-    except ValueError as error:
-        raise ValueError(f"{file}: {error}; rename one") from error
 
 
 def _label(file: Path, path: Path, options: ParquetImport) -> str:

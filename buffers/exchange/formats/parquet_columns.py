@@ -183,7 +183,7 @@ def classes_of(schema: Any, file: Path) -> dict[str, list[str]]:
     return found
 
 
-def leaves_of(schema: Any) -> dict[str, tuple[int, ...]]:
+def leaves_of(schema: Any, file: Path) -> dict[str, tuple[int, ...]]:
     """The columns of a schema by name, as the places of their field and of fields in it."""
     # A struct is a Dict of columns, as HuggingFace's `datasets` holds one: `observation/state`.
     found: dict[str, tuple[int, ...]] = {}
@@ -194,7 +194,9 @@ def leaves_of(schema: Any) -> dict[str, tuple[int, ...]]:
                 part = kind.field(place)
                 add(f"{name}/{part.name}", part.type, (*path, place))
         elif found.setdefault(name, path) != path:
-            raise ValueError(f"expected columns of different names, got two named {name!r}")
+            raise ValueError(
+                f"{file}: expected columns of different names, got two named {name!r}; rename one"
+            )
 
     for place, name in enumerate(schema.names):
         add(name, schema.field(place).type, (place,))
@@ -279,11 +281,10 @@ class MissingValue(ValueError):
     """A row of the named column holds no value, or a list with a gap."""
 
     def __init__(self, name: str) -> None:
-        text = f"column {name!r}: expected a value in each row, got rows without one; fill them"
-        super().__init__(text, name)
-
-    def __str__(self) -> str:
-        return str(self.args[0])
+        super().__init__(
+            f"column {name!r}: expected a value in each row, got rows without one; fill them"
+        )
+        self.column = name
 
 
 def has_value(array: Any) -> np.ndarray:

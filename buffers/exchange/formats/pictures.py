@@ -132,34 +132,3 @@ def _swapped_colors(picture: np.ndarray) -> np.ndarray:
     if picture.ndim == 2 or picture.shape[2] == 1:
         return picture
     return picture[..., [2, 1, 0, *range(3, picture.shape[2])]]
-
-
-Channels = Literal["first", "last"]
-_FEW = (1, 3, 4)  # numbers of channels of pictures
-
-
-def frame_of(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Shape of a picture, without the axis of a frame stack of length 1."""
-    return shape[1:] if len(shape) == 4 and shape[0] == 1 else shape
-
-
-def channels_of(shape: tuple[int, ...], wanted: Channels | None = None) -> Channels | None:
-    """The place of a picture's channels; None if it is not a picture, or has no axis for them."""
-    shape = frame_of(shape)
-    if len(shape) != 3:
-        return None
-    if wanted is not None:
-        return wanted
-    if shape[-1] in _FEW:
-        return "last"
-    return "first" if shape[0] in _FEW else None
-
-
-def to_channels_first(frames: np.ndarray, channels: Channels | None) -> np.ndarray:
-    """Frames [T, H, W], [T, H, W, C], [T, C, H, W], or [T, 1, ...], as new memory [T, C, H, W]."""
-    frames = frames.reshape(len(frames), *frame_of(frames.shape[1:]))
-    if channels is None:
-        frames = frames[:, None]
-    elif channels == "last":
-        frames = np.moveaxis(frames, -1, 1)
-    return np.array(frames, order="C")

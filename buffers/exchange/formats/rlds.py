@@ -18,6 +18,7 @@ from ...base.untrusted_json import mapping, parse, whole
 from ...replay.replay import SequenceReplayBuffer
 from ...rows.episode import RUN_FACTS, End, Episode
 from ...rows.step_columns import has_final_row, inferred_spec, with_stacks
+from ...spec.space_json import DTYPES
 from ...spec.spec import Field, Layout, Spec, kind_of, unflatten
 from .episode_reader import NO_STREAMS, EpisodeReader, FoundEpisode
 from .file_columns import (
@@ -31,7 +32,7 @@ from .file_columns import (
     newest_spaces,
     sessions_of,
 )
-from .format import STACK_OPTION, Format, Reader, Source, Writer, stack_notes
+from .format import STACK_OPTION, Format, Reader, Source, Writer, episode_facts, stack_notes
 from .pictures import decoded_rows, encoded_rows
 from .tfrecord import (
     Value,
@@ -86,20 +87,8 @@ def rlds_episodes(replay: SequenceReplayBuffer, *, stack: bool = False) -> Itera
     for episode in replay.iter_episodes():
         yield {
             "steps": RldsSteps(episode, stack=stack),
-            "episode_metadata": episode_metadata(episode),
+            "episode_metadata": episode_facts(episode),
         }
-
-
-def episode_metadata(episode: Episode) -> dict[str, object]:
-    """The stream of an episode, how it ended, and its metadata."""
-    return {
-        "stream": episode.stream,
-        "first_row": episode.first_row,
-        "terminated": bool(episode.terminated[-1]),
-        "truncated": bool(episode.truncated[-1]),
-        "cut": bool(episode.cut[-1]),
-        "metadata": dict(episode.metadata),
-    }
 
 
 class RldsSteps:
@@ -231,7 +220,6 @@ class _RldsWriter:
 
     @property
     def notes(self) -> Sequence[str]:
-        """Notes for the user of the data set, one clause each."""
         stacked = [] if self._options.stack else stack_notes(self._source.spec, STACK_OPTION)
         return (
             "the last step of an episode holds the final observation; its action, reward and "
@@ -250,7 +238,7 @@ class _RldsWriter:
 
     def write(self, episode: Episode) -> None:
         arrays = step_arrays(episode, stack=self._options.stack)
-        facts = episode_metadata(episode)
+        facts = episode_facts(episode)
         facts["metadata"] = json.dumps(facts["metadata"])
         lists = {f.name: encode_feature(f, arrays[name]) for name, f in self._features.items()}
         for name, feature in _EPISODE_FEATURES.items():
@@ -315,10 +303,6 @@ _IMAGE: Final = f"{_PACKAGE}.image_feature.Image"
 _TEXT: Final = f"{_PACKAGE}.text_feature.Text"
 _SMALL: Final = 64
 """Bytes of a row that need no compression."""
-_DTYPES: Final = (
-    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
-    *("float16", "float32", "float64"),
-)
 _ARRAY_DTYPES: Final = ("uint32", "uint64")
 """Dtypes that TensorFlow does not decode from bytes."""
 
@@ -457,7 +441,7 @@ def _read(
             found[name] = FileColumn(name, "str", (), "text")
             return
         # The file is untrusted: numpy must accept these axes, and their sizes as int64.
-        is_known = dtype in _DTYPES and len(shape) <= 32 and all(-1 <= n < 2**40 for n in shape)
+        is_known = dtype in DTYPES and len(shape) <= 32 and all(-1 <= n < 2**40 for n in shape)
         if encoding is None or not is_known:
             unknown.append(name)
         else:
@@ -538,27 +522,23 @@ class _RldsReader(EpisodeReader):
         # As Stepwell writes it, an episode's metadata say all that its steps do not.
         self._is_own = {feature.name for feature in _EPISODE_FEATURES.values()} <= set(found)
         super().__init__(*([] if self._is_own else [NO_STREAMS]))
-        self._features = {
-            name.removeprefix(_STEPS): feature
-            for name, feature in found.items()
-            if feature.encoding != "text" and _is_part(name)
-        }
+        self._features: dict[str, FileColumn] = {}
+        self._texts: dict[str, FileColumn] = {}
+        self._about: dict[str, FileColumn] = {}
+        more: dict[str, FileColumn] = {}
         for name, feature in found.items():
-            is_more = name.startswith(_STEPS) and not _is_part(name) and -1 not in feature.shape
-            if is_more and feature.encoding != "text" and not self._is_known(name):
-                more = name.removeprefix(_STEPS)
-                kind = "extra" if more == "discount" else "info"
-                self._features.setdefault(f"{kind}/{more}", feature)
-        self._texts = {
-            name.removeprefix(_STEPS): feature
-            for name, feature in found.items()
-            if name.startswith(_STEPS) and feature.encoding == "text"
-        }
-        self._about = {
-            name.removeprefix(_ABOUT): feature
-            for name, feature in found.items()
-            if name.startswith(_ABOUT) and _is_short(feature)
-        }
+            part = name.removeprefix(_STEPS)
+            if part == name:
+                if name.startswith(_ABOUT) and _is_short(feature):
+                    self._about[name.removeprefix(_ABOUT)] = feature
+            elif feature.encoding == "text":
+                self._texts[part] = feature
+            elif kind_of(part) in _PARTS + _FLAGS:
+                self._features[part] = feature
+            elif -1 not in feature.shape and not self._is_known(name):
+                more[f"{'extra' if part == 'discount' else 'info'}/{part}"] = feature
+        for name, feature in more.items():
+            self._features.setdefault(name, feature)
         kept = [*self._features.values(), *self._texts.values(), *self._about.values()]
         used = {feature.name for feature in kept}
         if lossy := [name for name, f in self._features.items() if f.encoding == "jpeg"]:
@@ -597,7 +577,6 @@ class _RldsReader(EpisodeReader):
 
     @property
     def notes(self) -> Sequence[str]:
-        """Facts that the data set does not hold, one clause each."""
         changing = ", ".join(sorted(self._changing))
         more = [f"not read where it is not one text an episode: {changing}"] if changing else []
         return [*super().notes, *more]
@@ -689,11 +668,6 @@ class _RldsReader(EpisodeReader):
         names = self._given.read_bytes(file).decode(errors="replace").split("\n")
         names = names[:-1] if names[-1] == "" else names
         return names if len(names) == feature.classes else []
-
-
-def _is_part(name: str) -> bool:
-    """True for a feature of steps that RLDS defines, or Stepwell writes."""
-    return name.startswith(_STEPS) and kind_of(name.removeprefix(_STEPS)) in _PARTS + _FLAGS
 
 
 def _is_short(feature: FileColumn) -> bool:

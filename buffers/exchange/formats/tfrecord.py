@@ -13,8 +13,6 @@ from ...base.optional_libraries import load_library
 from ...base.untrusted_files import MemoryBudget
 
 _MASK: Final = 0xA282EAD8
-_HEAD: Final = struct.Struct("<QI")
-_FOOT: Final = struct.Struct("<I")
 
 
 def load_crc32c() -> Any:
@@ -34,34 +32,29 @@ def masked_crc32c(data: bytes) -> int:
 def write_record(file: BinaryIO, record: bytes) -> None:
     """Append a record."""
     length = struct.pack("<Q", len(record))
-    file.write(length + _FOOT.pack(masked_crc32c(length)))
-    file.write(record)
-    file.write(_FOOT.pack(masked_crc32c(record)))
+    for data in (length, record):
+        file.write(data)
+        file.write(_checksum(data))
 
 
 def read_records(path: Path) -> Iterator[bytes]:
     """All records of a file."""
     with path.open("rb") as file:
         size = path.stat().st_size
-        while head := file.read(_HEAD.size):
-            if len(head) < _HEAD.size:
-                raise _damaged(path)
-            length, crc = _HEAD.unpack(head)
-            if masked_crc32c(head[:8]) != crc or length > size - file.tell():
-                raise _damaged(path)
-            record, foot = file.read(length), file.read(_FOOT.size)
-            if len(record) < length or len(foot) < _FOOT.size:
-                raise _damaged(path)
-            if masked_crc32c(record) != _FOOT.unpack(foot)[0]:
-                raise _damaged(path)
+        while head := file.read(8):
+            (length,) = struct.unpack("<Q", head.ljust(8, b"\0"))
+            is_right = file.read(4) == _checksum(head) and length <= size - file.tell()
+            record = file.read(length) if is_right else b""
+            if not is_right or file.read(4) != _checksum(record):
+                raise ValueError(
+                    f"{path}: expected a TFRecord file, got another or a damaged one: a checksum "
+                    f"is wrong; fetch it again"
+                )
             yield record
 
 
-def _damaged(path: Path) -> ValueError:
-    return ValueError(
-        f"{path}: expected a TFRecord file, got another or a damaged one: a checksum is wrong; "
-        f"fetch it again"
-    )
+def _checksum(data: bytes) -> bytes:
+    return struct.pack("<I", masked_crc32c(data))
 
 
 Value: TypeAlias = "list[bytes] | np.ndarray"

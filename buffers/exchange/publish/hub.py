@@ -12,13 +12,7 @@ from typing import Any
 from ...base.optional_libraries import load_library
 from ...base.progress import format_bytes
 from ...storage.disk.folder import url_of
-from .remote import (
-    Listing,
-    RemoteFile,
-    check_path,
-    check_paths,
-    is_hidden,
-)
+from .remote import Listing, RemoteFile, Tell, check_path, check_paths, is_hidden
 
 _AT_LEAST = "1.5"
 _REPO = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
@@ -71,6 +65,8 @@ class Repository:
             endpoint=os.environ.get("HF_ENDPOINT") or None, library_name="stepwell"
         )
         self.address = f"{self.api.endpoint}/datasets/{name}"
+        self.commit = ""
+        """The commit of the last listing; empty where there is none."""
         self.errors = load_library("huggingface_hub.errors", wanted_for, install="'stepwell[hub]'")
 
     def listing(self, revision: str | None = None) -> Listing:
@@ -106,17 +102,10 @@ class Repository:
                     found[file.path] = file
         with self._naming():
             check_paths(found)
+        self.commit = commit
         return Listing(commit, found, hidden)
 
-    def fetch(
-        self,
-        file: RemoteFile,
-        listing: Listing,
-        folder: Path,
-        tell: Callable[[int], None] | None,
-        *,
-        again: bool = False,
-    ) -> Path:
+    def fetch(self, file: RemoteFile, folder: Path, tell: Tell | None, *, again: bool) -> Path:
         """Fetch a file, see `Remote`."""
         with self.calling():
             return Path(
@@ -124,25 +113,12 @@ class Repository:
                     self.name,
                     file.path,
                     repo_type="dataset",
-                    revision=listing.commit,
+                    revision=self.commit,
                     local_dir=folder,
                     force_download=again,
                     tqdm_class=_bar_class(self.library, file, tell),
                 )
             )
-
-    @contextlib.contextmanager
-    def quiet(self) -> Generator[None]:
-        """Show none of the library's own progress bars."""
-        utils = self.library.utils
-        if utils.are_progress_bars_disabled():
-            yield
-            return
-        utils.disable_progress_bars()
-        try:
-            yield
-        finally:
-            utils.enable_progress_bars()
 
     @contextlib.contextmanager
     def calling(self, revision: str | None = None) -> Generator[None]:
@@ -156,44 +132,36 @@ class Repository:
                     raise OSError(f"{self.name}: {sentence}") from each
             raise
 
-    def _sentence(self, error: BaseException, revision: str | None) -> str | None:
+    def _sentence(self, error: Any, revision: str | None) -> str | None:
         """The reason why the Hub refuses, and what to do; None for another error."""
         errors = self.errors
-        if isinstance(error, errors.RevisionNotFoundError):
-            return (
-                f"expected a branch, tag or commit, got {revision!r}, which it does not have; look "
-                f"at {self.address}"
-            )
-        if isinstance(error, errors.GatedRepoError):
-            return (
-                f"its owner gives access on request; ask for it at {self.address}, then run "
-                f"`hf auth login`"
-            )
-        if isinstance(error, errors.RepositoryNotFoundError):
-            return (
-                f"expected a data set that you may see, found none at {self.address}; check the "
-                f"name, or run `hf auth login` if it is private"
-            )
-        if isinstance(error, errors.OfflineModeIsEnabled):
-            return "the Hub cannot be asked while HF_HUB_OFFLINE is set; unset it"
+        sentences = {
+            errors.RevisionNotFoundError: f"expected a branch, tag or commit, got {revision!r}, "
+            f"which it does not have; look at {self.address}",
+            errors.GatedRepoError: f"its owner gives access on request; ask for it at "
+            f"{self.address}, then run `hf auth login`",
+            errors.RepositoryNotFoundError: f"expected a data set that you may see, found none at "
+            f"{self.address}; check the name, or run `hf auth login` if it is private",
+            errors.OfflineModeIsEnabled: "the Hub cannot be asked while HF_HUB_OFFLINE is set; "
+            "unset it",
+        }
+        for kind, sentence in sentences.items():
+            if isinstance(error, kind):
+                return sentence
         if isinstance(error, errors.HfHubHTTPError):
-            return self._refusal(error)
+            status = getattr(error.response, "status_code", None)
+            said = _flat(getattr(error, "server_message", None) or error)
+            if status in (401, 403):
+                return (
+                    f"the Hub refuses ({status}: {said}); run `hf auth login` with a token that "
+                    f"may write to it, or set HF_TOKEN"
+                )
+            if status == 412:
+                return "another push came in between; run it again"
+            return f"the Hub answers {status} ({said}); run it again to go on"
         if isinstance(error, errors.HTTPError):  # of the transport, which is another library's
             return f"{self.api.endpoint} does not answer ({_flat(error)}); run it again to go on"
         return None
-
-    def _refusal(self, error: Any) -> str:
-        """The answer of the Hub, and what to do."""
-        status = getattr(error.response, "status_code", None)
-        said = _flat(getattr(error, "server_message", None) or error)
-        if status in (401, 403):
-            return (
-                f"the Hub refuses ({status}: {said}); run `hf auth login` with a token that may "
-                f"write to it, or set HF_TOKEN"
-            )
-        if status == 412:
-            return "another push came in between; run it again"
-        return f"the Hub answers {status} ({said}); run it again to go on"
 
     def _entries(self, entries: Iterable[Any]) -> Iterable[Any]:
         """The entries of a listing, of which the library has read any JSON."""
@@ -248,8 +216,6 @@ class HubUpload(Repository):
         super().__init__(name, "push")
         self.is_new = False
         """The repository is to be made."""
-        self.commit = ""
-        """The newest commit; empty where there is none."""
         self.files: Mapping[str, RemoteFile] = {}
         """What is there, by path."""
         self._revision = revision
@@ -258,7 +224,7 @@ class HubUpload(Repository):
     def look(self) -> None:
         """Find out what is there."""
         try:
-            self.commit, self.files, _ = self.listing(self._revision)
+            self.files = self.listing(self._revision).files
         except OSError as error:
             cause = error.__cause__
             is_gated = isinstance(cause, self.errors.GatedRepoError)
@@ -283,7 +249,7 @@ class HubUpload(Repository):
         ]
         deletions = [self.library.CommitOperationDelete(path_in_repo=path) for path in removed]
         done, of_bytes = 0, sum(each.upload_info.size for each in additions)
-        with self.quiet(), self.calling(self._revision):
+        with self._quiet(), self.calling(self._revision):
             for batch in _batches(additions):
                 self.api.preupload_lfs_files(
                     self.name,
@@ -304,6 +270,19 @@ class HubUpload(Repository):
                 parent_commit=base,
             )
         self.commit = str(made.oid)
+
+    @contextlib.contextmanager
+    def _quiet(self) -> Generator[None]:
+        """Show none of the library's own progress bars."""
+        utils = self.library.utils
+        if utils.are_progress_bars_disabled():
+            yield
+            return
+        utils.disable_progress_bars()
+        try:
+            yield
+        finally:
+            utils.enable_progress_bars()
 
     def _make(self) -> str:
         """Make what is missing of the repository and the branch; return the newest commit."""
@@ -331,12 +310,15 @@ def _batches(additions: Sequence[Any]) -> Iterator[list[Any]]:
         yield batch
 
 
-def _bar_class(library: Any, file: RemoteFile, tell: Callable[[int], None] | None) -> type[Any]:
+def _bar_class(library: Any, file: RemoteFile, tell: Tell | None) -> type[Any]:
     """A progress bar that shows nothing and counts a file's bytes as they come."""
     # Its `update` raises an OSError where more bytes come than the file has.
     count = 0
 
     class Bar(library.utils.tqdm):
+        def __init__(self, *arguments: Any, **settings: Any) -> None:
+            super().__init__(*arguments, **{**settings, "disable": True})
+
         def update(self, n: float | None = 1) -> bool | None:
             nonlocal count
             count += int(n or 0)

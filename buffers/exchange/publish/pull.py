@@ -121,7 +121,7 @@ def pull(
     remote: Remote
     remote = StoreAtUrl(Objects(source)) if name is None else Repository(name, "pull")
     target = Path(out)
-    with publish(target, "a pull", goes_on=True) as new, remote.quiet():
+    with publish(target, "a pull", goes_on=True) as new:
         listing = remote.listing(revision)
         if not listing.files:
             raise ValueError(
@@ -131,7 +131,7 @@ def pull(
         missing = _missing(new, listing)
         _check_room(new, source, missing)
         with progress_function(progress, bytes_status(source)) as function:
-            download = _Download(remote, listing, new, missing, function)
+            download = _Download(remote, new, missing, listing.nbytes, function)
             try:
                 download.run()
             except (OSError, KeyboardInterrupt) as error:
@@ -199,30 +199,23 @@ def _check_store(new: Path, source: str, listing: Listing) -> None:
         )
 
 
+@dataclass(slots=True)
 class _Download:
     """Fetches files into a folder of downloads, compares them, and moves them to their places."""
 
-    def __init__(
-        self,
-        remote: Remote,
-        listing: Listing,
-        new: Path,
-        missing: Sequence[RemoteFile],
-        progress: Callable[[int, int], None] | None,
-    ) -> None:
-        self.files = 0
-        """Number of files that are in their places."""
-        self._remote = remote
-        self._listing = listing
-        self._new = new
-        self._missing = missing
-        self._progress = progress
-        self._bytes = listing.nbytes - sum(file.size for file in missing)
+    remote: Remote
+    new: Path
+    missing: Sequence[RemoteFile]
+    nbytes: int  # of all files
+    progress: Callable[[int, int], None] | None
+    files: int = 0  # that are in their places
+    left: int = 0  # bytes of the others
 
     def run(self) -> None:
+        self.left = sum(file.size for file in self.missing)
         self._tell(0)
-        large = [file for file in self._missing if file.size > _LARGE_BYTES]
-        small = [file for file in self._missing if file.size <= _LARGE_BYTES]
+        large = [file for file in self.missing if file.size > _LARGE_BYTES]
+        small = [file for file in self.missing if file.size <= _LARGE_BYTES]
         with ThreadPoolExecutor(_THREADS) as pool:
             try:
                 for file, _ in zip(small, pool.map(self._fetch, small), strict=True):
@@ -241,28 +234,27 @@ class _Download:
             difference = self._fetch_once(file, tell, again=True)
         if difference is not None:
             raise OSError(
-                f"{self._remote.name}: {file.path} arrives damaged: {difference}; run it again"
+                f"{self.remote.name}: {file.path} arrives damaged: {difference}; run it again"
             )
 
     def _fetch_once(
         self, file: RemoteFile, tell: Callable[[int], None] | None, again: bool = False
     ) -> str | None:
         """Fetch a file; return what is wrong with it."""
-        downloads = self._new / _DOWNLOADS
-        found = self._remote.fetch(file, self._listing, downloads, tell, again=again)
+        found = self.remote.fetch(file, self.new / _DOWNLOADS, tell, again=again)
         difference = differs(found, file)
         if difference is None:
-            place = self._new / file.path
+            place = self.new / file.path
             place.parent.mkdir(parents=True, exist_ok=True)
             os.replace(found, place)
         return difference
 
     def _count(self, file: RemoteFile) -> None:
         self.files += 1
-        self._bytes += file.size
+        self.left -= file.size
         self._tell(0)
 
     def _tell(self, nbytes: int) -> None:
         """Report the bytes, with those of a file that is being fetched."""
-        if self._progress is not None:
-            self._progress(self._bytes + nbytes, self._listing.nbytes)
+        if self.progress is not None:
+            self.progress(self.nbytes - self.left + nbytes, self.nbytes)

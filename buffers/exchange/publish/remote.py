@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 import unicodedata
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from ...base.progress import format_bytes
 
 _MOST_DEPTH, _MOST_NAME_BYTES, _MOST_PATH_BYTES = 32, 255, 1_024
 _RUN_BYTES = 1 << 20
+
+
+Tell: TypeAlias = "Callable[[int], None]"
 
 
 class RemoteFile(NamedTuple):
@@ -44,24 +46,12 @@ class Remote(Protocol):
     address: str
     """For people, to look at it."""
 
-    def quiet(self) -> AbstractContextManager[None]:
-        """While it is open, the library behind it shows no progress of its own."""
-        ...
-
     def listing(self, revision: str | None = None) -> Listing:
         """The files at a revision, with safe names; None for the newest."""
         ...
 
-    def fetch(
-        self,
-        file: RemoteFile,
-        listing: Listing,
-        folder: Path,
-        tell: Callable[[int], None] | None,
-        *,
-        again: bool = False,
-    ) -> Path:
-        """Fetch a file of a listing into a folder; ``tell`` is told the bytes that have come."""
+    def fetch(self, file: RemoteFile, folder: Path, tell: Tell | None, *, again: bool) -> Path:
+        """Fetch a file of the last listing into a folder; ``tell`` gets the bytes so far."""
         # With `again` what came before was damaged: none of it is used. An OSError says that it is
         # gone, that more bytes come than it has, or that the place does not answer.
         ...

@@ -40,7 +40,7 @@ from ...storage.disk.format import (
 )
 from ...storage.disk.segment import load, open_segment, read_header, segment_path
 from .objects import Objects
-from .remote import Listing, RemoteFile
+from .remote import Listing, RemoteFile, Tell
 
 _LOG = logging.getLogger("stepwell.buffers.storage")
 _MANIFESTS_KEPT = 8
@@ -213,15 +213,7 @@ class StoreAtUrl:
         self._newest = newest
         return Listing(newest.short_name, {file.path: file for file in newest.files})
 
-    def fetch(
-        self,
-        file: RemoteFile,
-        listing: Listing,
-        folder: Path,
-        tell: Callable[[int], None] | None,
-        *,
-        again: bool = False,
-    ) -> Path:
+    def fetch(self, file: RemoteFile, folder: Path, tell: Tell | None, *, again: bool) -> Path:
         """Fetch a file of the last listing, see `Remote`."""
         assert self._newest is not None
         folder.mkdir(exist_ok=True)
@@ -231,10 +223,6 @@ class StoreAtUrl:
         else:
             self._objects.download(self._newest.names[file.path], path, file.size, tell)
         return path
-
-    def quiet(self) -> contextlib.AbstractContextManager[None]:
-        """Nothing is shown by the library."""
-        return contextlib.nullcontext()
 
 
 class _EvictedError(Exception):

@@ -19,7 +19,7 @@ def fetch_all(objects: Objects, folder: Path) -> Path:
     remote = StoreAtUrl(objects)
     listing = remote.listing()
     for file in listing.files.values():
-        path = remote.fetch(file, listing, folder, None)
+        path = remote.fetch(file, folder, None, again=False)
         assert differs(path, file) is None
     return folder
 

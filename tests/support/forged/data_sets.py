@@ -25,6 +25,7 @@ from stepwell.buffers.exchange.formats.tfrecord import decoded, encoded, read_re
 from stepwell.buffers.storage.disk.verify import verify
 from stepwell.collectors.cli.errors import sentence_of
 from stepwell.collectors.cli.exchange import import_data
+from stepwell.collectors.cli.output import Output
 from support.crash.hostile_runner import Canaries, Fault, Labels
 from support.exchanged_stores import tagged_store
 from support.forged.folders import at, dumps, paths_of
@@ -83,9 +84,8 @@ class ForgedImports:
         format_ = name if name == "memmap-replay-buffer" else name.partition("-")[0]
         options = FIELDS if name == "memmap-replay-buffer" else {}
         try:
-            import_data(
-                *(str(given), format_, out), options=options, max_bytes=MAX_BYTES, quiet=True
-            )
+            settings = {"options": options, "max_bytes": MAX_BYTES}
+            import_data(str(given), format_, out, settings, Output(quiet=True))
         except Exception as error:
             said = sentence_of(error)
             if said is None or isinstance(error, MemoryError):

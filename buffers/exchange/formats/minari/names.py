@@ -155,11 +155,5 @@ def _is_spec(text: str) -> bool:
     return True
 
 
-def namespaces_of(id_: str) -> list[str]:
-    """The namespaces of an id: ``atari`` and ``atari/pong`` for ``atari/pong/random-v0``."""
-    parts = id_.split("/")[:-1]
-    return ["/".join(parts[: end + 1]) for end in range(len(parts))]
-
-
 def _root(root: str | None) -> Path:
     return default_root() if root is None else Path(root).expanduser()

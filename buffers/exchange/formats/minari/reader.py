@@ -20,7 +20,7 @@ from ....base.untrusted_json import whole
 from ....spec.open_spaces import FixedSpace, encode_batch, fixed_space
 from ....spec.space_json import spaces_facts
 from ....spec.spec import Field, Spec, field_of, flatten, marks
-from ..episode_reader import NO_STREAMS, EpisodeReader, FoundEpisode, end_of
+from ..episode_reader import NO_STREAMS, EpisodeReader, FoundEpisode, end_of, plain
 from ..hdf5_columns import (
     datasets_of,
     open_given,
@@ -214,38 +214,20 @@ def _as_stored(spec: Spec, named: Mapping[str, np.ndarray]) -> tuple[Spec, list[
     fields: list[Field] = []
     notes: list[str] = []
     for field in spec.fields:
-        if field.name == "reward":
-            fields.append(field)
-            continue
-        rows = named[field.name]
-        dtype, shape = rows.dtype, rows.shape[1:]
-        if (dtype.name, shape) != (field.dtype, field.shape):
+        dtype, shape = named[field.name].dtype, named[field.name].shape[1:]
+        if field.name != "reward" and (dtype.name, shape) != (field.dtype, field.shape):
             notes.append(
                 f"{field.name} is stored as {dtype} {shape}, and kept so: its space says "
                 f"{field.dtype} {field.shape}"
             )
-            field = field_of(field.name, rows.dtype, rows.shape[1:])
+            field = field_of(field.name, dtype, shape)
         fields.append(field)
     return replace(spec, fields=tuple(fields)), notes
 
 
 def _metadata(facts: Mapping[str, Any]) -> dict[str, object]:
     """Minari's facts about an episode as plain values."""
-    return {key: _plain(value) for key, value in facts.items() if key not in _NOT_METADATA}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _plain(part) for key, part in value.items()}
-    if isinstance(value, np.ndarray | np.generic):
-        value = value.tolist()
-    if isinstance(value, list | tuple):
-        return [_plain(part) for part in value]
-    if isinstance(value, bytes):
-        return value.decode(errors="replace")
-    if isinstance(value, float) and not np.isfinite(value):
-        return str(value)  # JSON has no such numbers
-    return value if isinstance(value, str | int | float | None) else str(value)
+    return {key: plain(value) for key, value in facts.items() if key not in _NOT_METADATA}
 
 
 def _leaves(infos: Mapping[str, Any], parent: str = "") -> Iterator[tuple[str, Any]]:
@@ -414,15 +396,11 @@ class _CheckedData:
                 for _ in self._files(number):
                     pass
 
-    def metadata(self, number: int) -> dict[str, Any]:
-        """``metadata.json`` of an episode, in the formats that have one."""
-        return self._given.read_json(self._data / str(number) / "metadata.json")
-
     def check(self, number: int) -> None:
         """Check that an episode can be read, and that there is memory for it."""
         if self.format == "hdf5":  # its single file was checked already
             return
-        self.metadata(number)
+        self._given.read_json(self._data / str(number) / "metadata.json")
         budget = self._given.budget(f"{self._data}: episode {number}")
         arrow = load_library("pyarrow", "Minari's format arrow", install=INSTALL)
         for file in self._files(number):

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 
 import gymnasium as gym
 import numpy as np
@@ -19,17 +19,12 @@ from ....base.optional_libraries import load_library
 from ....rows.episode import Episode
 from ....rows.step_columns import split
 from ....spec.open_spaces import AnyText, FixedSpace, decode_batch
-from ....spec.space_json import space_from_json
+from ....spec.space_json import DTYPES, space_from_json
 from ....spec.spec import Field, Layout, Spec, Tree, unflatten
+from ..file_columns import any_values, space_of
 from ..format import STACK_OPTION, Source, stack_notes
 from ..hdf5_columns import NewHdf5, put_column
-from .names import (
-    FACTS,
-    MinariExport,
-    dataset_id,
-    declared,
-    namespaces_of,
-)
+from .names import FACTS, MinariExport, dataset_id, declared
 
 # The version of the layout written here: older ones read every image as a JPEG.
 _MINARI_VERSION: Final = "0.5.4"
@@ -51,7 +46,7 @@ class MinariWriter:
         self._source = source
         self._options = options
         is_hdf5 = options.data_format == "hdf5"
-        self._files: _MinariFiles = (_Hdf5File if is_hdf5 else _ArrowFiles)(options.compress)
+        self._files = (_Hdf5File if is_hdf5 else _ArrowFiles)(options.compress)
         _check_fields(source.spec, is_hdf5)
         self._known: _KnownEnv | None = None
         if options.env is not None:
@@ -67,7 +62,11 @@ class MinariWriter:
     def notes(self) -> Sequence[str]:
         """Notes for the user of the data set, one clause each."""
         stacked = [] if self._options.stack else stack_notes(self._source.spec, STACK_OPTION)
-        found = [self._space_note(), *stacked]
+        unknown = (
+            "the env's spaces are not known: their bounds are those of dtypes, and actions are "
+            "those that were seen; give the option env where Gymnasium has the env"
+        )
+        found = [unknown if self._known is None else self._known.note, *stacked]
         if self._cuts:
             found.append(
                 f"{_count_of(self._cuts)} cut by the end of the recording: marked as truncated in "
@@ -137,7 +136,7 @@ class MinariWriter:
 
     def _metadata(self, id_: str, megabytes: float) -> dict[str, object]:
         """The values of ``metadata.json``, under Minari's keys."""
-        options, known = self._options, self._known
+        options, known, needed = self._options, self._known, self._options.requirements
         observation = self._spaces.observation(None if known is None else known.observation)
         action = self._spaces.action(None if known is None else known.action)
         serialized = self._serialization.serialize_space
@@ -148,7 +147,7 @@ class MinariWriter:
             "code_permalink": options.code_permalink,
             "algorithm_name": options.algorithm_name,
             "description": options.description,
-            "requirements": options.requirements and _parts(options.requirements),
+            "requirements": needed and [word.strip() for word in needed.split(",")],
         }
         own: dict[str, object] = {
             "dataset_id": id_,
@@ -166,27 +165,16 @@ class MinariWriter:
 
     def _make_namespaces(self, target: Path, id_: str) -> None:
         """Mark the folders between the root and the data set as Minari does."""
-        root = target.absolute().parents[id_.count("/")]
-        for namespace in namespaces_of(id_):
-            file = root / namespace / _NAMESPACE_FILE
+        folder = target.absolute().parents[id_.count("/")]
+        for namespace in id_.split("/")[:-1]:
+            folder /= namespace
+            file = folder / _NAMESPACE_FILE
             if not file.exists():
                 file.write_text("{}", encoding="utf-8")
-
-    def _space_note(self) -> str:
-        if self._known is not None:
-            return self._known.note
-        return (
-            "the env's spaces are not known: their bounds are those of dtypes, and actions are "
-            "those that were seen; give the option env where Gymnasium has the env"
-        )
 
 
 def _count_of(episodes: int) -> str:
     return f"{episodes:,} episode{'s' * (episodes > 1)}"
-
-
-def _parts(words: str) -> list[str]:
-    return [word.strip() for word in words.split(",")]
 
 
 def _check_fields(spec: Spec, is_hdf5: bool) -> None:
@@ -252,22 +240,6 @@ def _arrays_of(episode: Episode, columns: Mapping[str, np.ndarray]) -> dict[str,
     }
 
 
-class _MinariFiles(Protocol):
-    """Writes episodes into a data set's folder ``data``."""
-
-    def begin(self, folder: Path) -> None:
-        """Create the file or folder of the episodes."""
-        ...
-
-    def put(self, number: int, arrays: Mapping[str, Tree], facts: Mapping[str, Any]) -> None:
-        """Write an episode of one step or more; its JSON-able facts become Minari's metadata."""
-        ...
-
-    def close(self) -> None:
-        """Close the file. Can be called twice."""
-        ...
-
-
 class _Hdf5File:
     """``main_data.hdf5``: a group for each episode."""
 
@@ -278,12 +250,10 @@ class _Hdf5File:
         self._file: Any = None
 
     def begin(self, folder: Path) -> None:
-        """Make the file."""
         self._new = NewHdf5(self._h5py, folder / HDF5_NAME, track_order=True)
         self._file = self._new.file
 
     def put(self, number: int, arrays: Mapping[str, Tree], facts: Mapping[str, Any]) -> None:
-        """Write a group."""
         group = self._file.create_group(f"episode_{number}")
         counts = {"id": number, "total_steps": len(arrays["rewards"])}
         group.attrs.update({**_attributes(facts), **counts})
@@ -329,11 +299,9 @@ class _ArrowFiles:
         self._folder = Path()
 
     def begin(self, folder: Path) -> None:
-        """Set the folder."""
         self._folder = folder
 
     def put(self, number: int, arrays: Mapping[str, Tree], facts: Mapping[str, Any]) -> None:
-        """Write a folder."""
         steps = len(arrays["rewards"])
         if steps >= _ARROW_ROWS:
             raise ValueError(
@@ -431,10 +399,6 @@ def _list_attribute(value: list[Any]) -> Any:
 Space: TypeAlias = "spaces.Space[Any]"
 
 _WIDEST: Final = 2**62
-_REWARD_DTYPES: Final = (
-    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
-    *("float16", "float32", "float64"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -531,7 +495,7 @@ class _SeenSpaces:
         """The observation space; of single frames where stacks are not written in full."""
         layout = self._spec.observation
         if known is None:
-            return self._space(layout)
+            return space_of(layout, self._leaf)
         if isinstance(layout, str) and self._spec[layout].stack > 1 and not self._stack:
             stacked = cast("spaces.Box", known)
             dtype = cast("Any", stacked.dtype)
@@ -545,16 +509,10 @@ class _SeenSpaces:
             last = int(known.start) + int(known.n) - 1
             if self._low[layout] < known.start or self._high[layout] > last:
                 known = None
-        return self._space(layout) if known is None else known
+        return space_of(layout, self._leaf) if known is None else known
 
-    def _space(self, layout: Layout) -> Space:
-        if isinstance(layout, str):
-            return self._leaf(self._spec[layout])
-        if isinstance(layout, Mapping):
-            return spaces.Dict({key: self._space(part) for key, part in layout.items()})
-        return spaces.Tuple([self._space(part) for part in layout])
-
-    def _leaf(self, field: Field) -> Space:
+    def _leaf(self, name: str) -> Space:
+        field = self._spec[name]
         dtype: Any = field.numpy_dtype
         shape = field.source_shape if self._stack else field.shape
         if field.name in self._low:
@@ -564,12 +522,7 @@ class _SeenSpaces:
                 return spaces.Discrete(int(high) - start + 1, start=start)
             if shape and low.min() >= 0 and high.max() < np.iinfo(dtype).max:
                 return spaces.MultiDiscrete(high + 1, dtype=dtype)
-        if field.dtype == "bool":
-            return spaces.Box(0, 1, shape, dtype)
-        if dtype.kind in "iu":
-            limits = np.iinfo(dtype)
-            return spaces.Box(limits.min, limits.max, shape, dtype)
-        return spaces.Box(-np.inf, np.inf, shape, dtype)
+        return any_values(shape, dtype)
 
 
 def _is_count_of(field: Field) -> bool:
@@ -608,7 +561,7 @@ def _reward_dtype(sessions: Sequence[Mapping[str, object]]) -> np.dtype[Any]:
     """The dtype of the rewards, if all runs that recorded rows declare the same one."""
     dtypes = {one.get("reward_dtype") for one in sessions if "recipe" in one}
     (found,) = dtypes if len(dtypes) == 1 else (None,)
-    return np.dtype(found if found in _REWARD_DTYPES else "float64")
+    return np.dtype(str(found) if found in DTYPES else "float64")
 
 
 def _with_texts(space: Space, tree: Any) -> Any:
