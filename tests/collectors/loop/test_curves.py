@@ -172,6 +172,8 @@ def test_a_resumed_training_continues_its_curves() -> None:
     with collector(whole, replays[0]) as one:
         one.collect(steps=20)
         one.collect(steps=20)
+        points = {tag: list(whole.points[tag]) for tag in (RETURN, LENGTH)}
+        one.rollout(3)
     with collector(first, replays[1]) as one:
         one.collect(steps=20)
         state = one.state_dict()
@@ -180,9 +182,9 @@ def test_a_resumed_training_continues_its_curves() -> None:
             other.collect(steps=20)
             steps = replays[1].steps
     for tag in (RETURN, LENGTH):
-        assert first.points[tag] + second.points[tag] == whole.points[tag]
+        assert first.points[tag] + second.points[tag] == points[tag]
     assert [at for at, _ in second.points[SPEED]] == [steps]
-    assert (whole.flushes, whole.closes) == (2, 0)
+    assert (whole.flushes, whole.closes) == (3, 0)
 
 
 @needs_tensorboard
@@ -400,7 +402,7 @@ def test_the_command_line(tmp_path: Path) -> None:
     run_python(*run, "rows", "--resume", "--processes", "2", cwd=tmp_path, warnings="default")
     axis = [at for at, _ in events(tmp_path / "tb")[SPEED]]
     with sw.SequenceReplayBuffer.open(tmp_path / "rows", read_only=True) as replay:
-        assert [axis[0], axis[-1]] == [told["total_steps"], replay.steps]
+        assert axis[-1] == replay.steps > told["total_steps"] in axis
 
 
 @pytest.mark.usefixtures("at_once")

@@ -156,6 +156,7 @@ REFUSED: dict[str, tuple[Make, str]] = {
     "four values": (partial(Given, step=(POSE, 1.0, False, {})), "step.*truncated.*4 values"),
     "an info of text": (partial(Given, info="none"), "info.*'none'"),
     "an observation alone": (partial(Given, reset=POSE), r"reset.*info.*float32 \(2,\)"),
+    "a tuple without info": (partial(Given, reset=(POSE, POSE)), r"reset.*info.*float32 \(2,\)"),
     "no reset": (partial(Given, reset=None), "reset.*info.*None"),
 }
 
