@@ -20,7 +20,7 @@ HERE = [name for name in FORMATS if not missing(name)]
 @pytest.mark.proof
 def test_every_format_reports_a_full_disk_and_leaves_nothing(tmp_path: Path) -> None:
     limits = [0, 1000, 20_000, 100_000_000]
-    words = (tmp_path, ",".join(map(str, limits)), *HERE)
+    words: list[str | Path] = [tmp_path, ",".join(map(str, limits)), *HERE]
     run = run_python("-m", "support.crash.full_disk_scenario", *words, cwd=CHECKOUT / "tests")
     lines = [line.split("|") for line in run.stdout.splitlines()]
     assert len(lines) == len(limits) * len(HERE)

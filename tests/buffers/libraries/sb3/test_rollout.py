@@ -208,7 +208,7 @@ def test_any_rollout_with_cuts_and_lost_rows_gives_the_advantages_of_the_definit
     starts, ended = rollout.is_first.copy(), rollout.terminated | rollout.truncated | rollout.cut
     starts[1:] |= ended[:-1]
     reward = np.nan_to_num(rollout.reward)
-    ends = rollout.bootstrap
+    ends: Any = rollout.bootstrap
     for step, env, worth in zip(ends.step, ends.env, ends.value, strict=True):
         if ended[step, env] and not rollout.terminated[step, env]:
             reward[step, env] += np.float32(GAMMA * worth)
