@@ -168,14 +168,15 @@ def assert_same_rows(
         if has_functions:
             options |= {"on_step": on_step, "on_episode": seen[number].append}
         with sw.Collector(envs, policy, replay, seed=3, **options) as collector:
-            for call in (
+            calls: list[Callable[[], object]] = [
                 partial(collector.collect, steps=700),
                 *(partial(collector.rollout, k) for k in (7, 13, 64, 1)),
                 partial(collector.collect, steps=1),
                 partial(collector.collect, episodes=9),
                 partial(collector.collect, seeds=[5, 6, 7, 8, 9, 10, 11, 12, 13, 14]),
                 partial(collector.collect, steps=300),
-            ):
+            ]
+            for call in calls:
                 if isinstance(given := call(), sw.Rollout):
                     rollouts[number].append(vars_of(given))
                 report = collector.report.to_json()

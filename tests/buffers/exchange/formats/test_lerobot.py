@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stepwell.buffers import End, Field, SequenceReplayBuffer
+from stepwell.buffers import Chunk, End, Field, SequenceReplayBuffer
 from stepwell.buffers.bridges import ImportReport, export_episodes, import_episodes
 from stepwell.buffers.exchange.formats.file_columns import FileColumn
 from stepwell.buffers.exchange.formats.lerobot import combined_stats, episode_stats
@@ -80,6 +80,17 @@ def showing(
 ) -> SequenceReplayBuffer:
     """An episode of 3 steps; rows are zeros where they are not given."""
     return store_of([*fields, DISCRETE, REWARD], rows, count=4, observation=names)
+
+
+def test_episodes_without_a_step_are_left_out(tmp_path: Path) -> None:
+    replay, nothing = tagged_store(STATE, episodes=2), tagged_store(STATE, episodes=0)
+    single = {name: rows[:1] for name, rows in episodes_of(replay)[0].fields.items()}
+    replay.add([Chunk(7, 0, 0, End.PENDING, single, {})])
+    nothing.add([Chunk(0, 0, 0, End.NONE, single, {})])
+    exported, *_ = check_format("lerobot", tmp_path / "out", replay)
+    assert has_note(exported.notes, r"\b1\b.*without a step")
+    with pytest.raises(ValueError, match=r"LeRobot.*env step.*none"):
+        export_episodes(nothing, "lerobot", tmp_path / "nothing")
 
 
 def test_a_full_file_is_followed_by_a_new_one(tmp_path: Path) -> None:

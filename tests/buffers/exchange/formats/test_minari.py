@@ -147,7 +147,8 @@ def test_unknown_spaces_are_inferred_from_rows_and_noted() -> None:
     assert has_note(report.notes, "spaces.*not known")
     shown = Field("observation", "float32", (3,), "raw")
     flags, pair = Field("observation", "bool", (2,), "narrow"), Field("action", "int8", (2,), "raw")
-    four, boxes = gym.spaces.Discrete(4), gym.spaces.Box
+    four = gym.spaces.Discrete(4)
+    boxes: Any = gym.spaces.Box
     for observation, field, low, *expected in (
         (IMAGE, DISCRETE, 2, boxes(0, 255, (6, 5, 3), np.uint8), four),
         (shown, DISCRETE, 2, boxes(-np.inf, np.inf, (3,), np.float32), four),

@@ -208,8 +208,8 @@ def test_any_rollout_with_cuts_and_lost_rows_gives_the_advantages_of_the_definit
     starts, ended = rollout.is_first.copy(), rollout.terminated | rollout.truncated | rollout.cut
     starts[1:] |= ended[:-1]
     reward = np.nan_to_num(rollout.reward)
-    ends = rollout.bootstrap
-    for step, env, worth in zip(ends.step, ends.env, ends.value, strict=True):
+    behind: Any = rollout.bootstrap
+    for step, env, worth in zip(behind.step, behind.env, behind.value, strict=True):
         if ended[step, env] and not rollout.terminated[step, env]:
             reward[step, env] += np.float32(GAMMA * worth)
     np.testing.assert_array_equal(buffer.episode_starts.ravel(), starts.ravel()[kept])

@@ -170,7 +170,7 @@ def test_a_state_of_a_folder_leaves_the_rows_there(tmp_path: Path) -> None:
         assert torch.equal(again.sample()["index"], first["index"])
         with pytest.raises(ValueError, match=r"expected.*RAM"):
             again.empty()
-        assert len(again) == 300
+        assert len(again) == len(replay) >= 300
     with sw.SequenceReplayBuffer(tmp_path / "b", seed=9) as replay:
         other = as_torchrl_replay(_filled(replay), batch_size=16)
         with pytest.raises(ValueError, match=r"state.*store"):
