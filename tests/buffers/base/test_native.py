@@ -16,7 +16,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete, Space
-from hypothesis import given
+from hypothesis import example, given
 
 import stepwell as sw
 from stepwell.buffers import Chunk, End, Field, Spec, StoreCorrupt
@@ -135,6 +135,7 @@ STEPS = st.lists(
 )
 
 
+@example(0, 0.6, [(name, 30_000, 5_000) for name in ("enter", "update", "draw", "update")])
 @given(first=st.integers(0, 1 << 40), alpha=st.sampled_from([0.0, 0.6, 1.0, 7.0]), steps=STEPS)
 def test_priorities_are_the_same_after_any_calls(
     first: int, alpha: float, steps: list[tuple[str, int, int]]

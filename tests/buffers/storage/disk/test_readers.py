@@ -8,6 +8,7 @@ import multiprocessing
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -150,19 +151,25 @@ def test_a_segment_that_is_sealed_while_a_reader_maps_it_is_read(tmp_path: Path)
     reader.close()
 
 
-def test_a_segment_that_was_evicted_since_is_named_until_the_refresh(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("limits", "rows"), [({"capacity": 64}, [60]), ({"capacity_bytes": 1 << 20}, [5_000, 5_000])]
+)
+def test_a_segment_that_was_evicted_since_is_named_until_the_refresh(
+    tmp_path: Path, limits: Any, rows: list[int]
+) -> None:
     path = tmp_path / "a"
     with create(path) as storage:
         play(storage, 12)
         following = storage.index.next_episode
     reader = reopen(path, read_only=True)
-    with DiskStorage.open(path, capacity=64, files=NoSyncFiles()) as storage:
-        storage.add([chunk_of(following, 0, 60, End.TERMINATED)])
+    with DiskStorage.open(path, files=NoSyncFiles(), **limits) as storage:
+        for episode, number in enumerate(rows, following):
+            storage.add([noisy_chunk(episode, number)])
     with pytest.raises(StoreCorrupt, match=r"segment-00000000\.bin\b.*evicted"):
         reader.payload(0)
     assert reader.refresh()
     read_all(reader)
-    assert reader.index.records["episode"].tolist()[-1] == following
+    assert reader.index.records["episode"].tolist()[-1] == following + len(rows) - 1
     reader.close()
 
 
