@@ -41,11 +41,6 @@ TRANSITION: dict[str, Any] = {
     "terminated": np.zeros(2, np.bool_),
     "truncated": np.zeros(2, np.bool_),
 }
-COLUMNS: dict[str, Any] = {
-    "observation": np.zeros((4, 4), np.float32),
-    "action": np.zeros(3, np.int64),
-    "reward": np.zeros(3),
-}
 
 
 @pytest.mark.parametrize("env_ids", [[0, 0], [0, 2], [-1, 0], [0.0, 1.0], [[0, 1]], "0", True])

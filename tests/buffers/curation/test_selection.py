@@ -47,9 +47,6 @@ def test_kept_episodes_meet_every_condition(
     assert 0 < len(kept)
     assert len(kept) < len(episodes) or conditions == {"where": {"store": 0}}
     assert not selection.is_empty
-
-
-def test_without_conditions_all_episodes_are_kept(episodes: list[StoredEpisode]) -> None:
     nothing = EpisodeSelection()
     assert nothing.is_empty
     assert all(map(nothing, episodes))

@@ -492,8 +492,7 @@ def test_sequential_buffer_equals_the_model_of_one_env(tmp_path: Path) -> None:
         one.add({key: values[0] for key, values in record.items()})
         model.add(record, np.array([True]), {})
         assert one.size == min(step + 1, 10)
-    assert one.is_full
-    assert one.capacity == 10
+    assert (one.is_full, one.capacity) == (True, 10)
     check_drawn(one.sample(64, sequence_length=7, flags=["is_first"]), model, 7)
     other = SequentialBuffer(10)
     other.load_state_dict(one.state_dict())
