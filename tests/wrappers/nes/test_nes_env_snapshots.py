@@ -16,12 +16,50 @@ from demo_rom import write_demo
 from stepwell.wrappers.nes.cartridge import Image
 from stepwell.wrappers.nes.emulators import NesBackend
 from stepwell.wrappers.nes.snapshot import Snapshot
-from support.envs.nes_backends import ANY, console_of, each_backend, needs_a_backend
+from support.envs.nes_backends import ANY, RIGHT, console_of, each_backend, needs_a_backend
 from support.envs.nes_envs import BUTTONS, LOSE, NOTHING, env_of, episode, ram_of, random_actions
 from support.examples import examples
 from support.models.nes_model import SlowGame
 
 pytestmark = needs_a_backend
+
+
+@each_backend
+def test_rewards_and_standing_still_go_on_where_the_snapshot_was(
+    demo: tuple[Path, Path], backend: NesBackend
+) -> None:
+    """E5: a change is counted from the snapshot's values, not from those of what came between."""
+    right = BUTTONS.index(RIGHT)
+    with env_of(demo, backend, ram_obs=True, stuck_frames=9) as env:
+        env.reset()
+        for action in [right] * 45 + [NOTHING] * 4:  # 40 frames to the middle, then it scrolls
+            env.step(action)
+        snapshot = env.snapshot()
+        for _ in range(2):
+            assert env.step(right)[1] == pytest.approx(0.2)
+            env.reset()
+            env.step(NOTHING)
+            env.restore(snapshot)
+        ends = [env.step(NOTHING)[3] for _ in range(5)]
+    assert ends == [False] * 4 + [True]
+
+
+@each_backend
+def test_sticking_buttons_are_in_a_snapshot_and_the_generator_is_not(
+    demo: tuple[Path, Path], backend: NesBackend
+) -> None:
+    """E2: with the generator put back by hand the same buttons stick."""
+    with env_of(demo, backend, sticky=0.9, ram_obs=True) as env:
+        env.reset(seed=1)
+        for _ in range(30):
+            env.step(BUTTONS.index(RIGHT))
+        snapshot, drawn = env.snapshot(), env.np_random.bit_generator.state
+        first = [env.step(NOTHING)[0].tobytes() for _ in range(12)]
+        env.reset()
+        env.step(NOTHING)
+        env.restore(snapshot)
+        env.np_random.bit_generator.state = drawn
+        assert [env.step(NOTHING)[0].tobytes() for _ in range(12)] == first
 
 
 OPERATIONS = st.lists(
