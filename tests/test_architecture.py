@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
@@ -37,6 +38,7 @@ FLOORS = (  # a file may import files of its own floor and of those below
     ("collectors/cli",),
     ("__init__.py",),
 )
+SMALL_FILE_LINES = 80
 # The folder of the key may import the folders of the value, and nothing else of stepwell.
 ALLOWED = {
     "": {"wrappers", "collectors", "buffers"},
@@ -63,6 +65,7 @@ NOT_AT_IMPORT = {
     *("pygame", "tensordict", "tianshou", "torch", "torchrl"),
 }
 PICKLERS = {"pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
+CATCH_ALL_NAMES = {"util", "utils", "helper", "helpers", "common", "misc"}
 NodeT = TypeVar("NodeT", bound=ast.AST)
 
 
@@ -93,6 +96,10 @@ def imports() -> Iterator[tuple[Path, int, str]]:
         yield from ((file, source.lineno, f"{base}.{alias.name}") for alias in source.names)
 
 
+def is_command_line(file: Path) -> bool:
+    return label(file).startswith("collectors/cli/")
+
+
 def may_import(folder: str, name: str) -> bool:
     package, _, rest = name.partition(".")
     allowed = (f"{rest}.".startswith(f"{each}.") for each in ALLOWED[folder])
@@ -113,6 +120,34 @@ def test_the_library_imports_its_own_modules_by_relative_imports() -> None:
     )
 
 
+def in_place(file: Path, node: ast.ImportFrom, name: str) -> Path | None:
+    """What a relative import means where a file lies: a folder, or a file without its ending."""
+    base = file.resolve().parents[node.level - 1].joinpath(*(node.module or "").split("."))
+    paths = [base / name, base]
+    return next((one for one in paths if one.is_dir() or one.with_suffix(".py").is_file()), None)
+
+
+def test_a_tool_that_follows_no_links_sees_the_arrows_between_all_rooms() -> None:
+    arrows = {
+        (file.resolve().parent, target if target.is_dir() else target.parent)
+        for file, node in nodes(ast.ImportFrom)
+        for each in node.names
+        if node.level and (target := in_place(file, node, each.name))
+    }
+    by_name = {
+        (file.parent.resolve(), target.parent.resolve())
+        for file, targets in imported_files().items()
+        for target in targets
+        if file.parent != target.parent and PACKAGE not in (file.parent, target.parent)
+    }
+    assert len(by_name) > 80
+    assert by_name <= arrows
+
+
+def test_the_package_root_holds_one_python_file() -> None:
+    assert [file.name for file in PACKAGE.glob("*.py")] == ["__init__.py"]
+
+
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_a_checkout_does_not_load_a_folder_by_its_bare_name(folder: str) -> None:
     run = run_python("-c", f"import {folder}", code=1, cwd=PACKAGE)
@@ -128,6 +163,11 @@ def test_the_folders_of_a_checkout_are_links() -> None:
     found = {path.name: path.is_symlink() for path in package.iterdir()}
     found.pop("__pycache__", None)
     assert found == {**dict.fromkeys(FOLDERS, True), "__init__.py": False, "py.typed": False}
+
+
+def test_every_folder_with_modules_is_a_package() -> None:
+    folders = {file.parent for file in library_files()}
+    assert [label(folder) for folder in folders if not (folder / "__init__.py").exists()] == []
 
 
 @pytest.fixture(scope="module")
@@ -147,6 +187,44 @@ def test_importing_stepwell_loads_no_folder_a_second_time(loaded: set[str]) -> N
 
 def test_importing_stepwell_loads_nothing_heavy(loaded: set[str]) -> None:
     assert sorted(loaded & NOT_AT_IMPORT) == []
+
+
+def test_the_library_does_not_print() -> None:
+    assert not places(
+        (file, call.lineno, ast.unparse(call))
+        for file, call in nodes(ast.Call)
+        if isinstance(call.func, ast.Name) and call.func.id == "print"
+        if not is_command_line(file)
+    )
+
+
+def passed_through(function: ast.FunctionDef) -> Iterator[ast.Call]:
+    """Calls that pass on the function's own `**kwargs`."""
+    if not function.args.kwarg:
+        return
+    for call in ast.walk(function):
+        if isinstance(call, ast.Call):
+            handed_on = [keyword.value for keyword in call.keywords if keyword.arg is None]
+            names = [value.id for value in handed_on if isinstance(value, ast.Name)]
+            if function.args.kwarg.arg in names:
+                yield call
+
+
+def test_keyword_arguments_are_not_passed_through() -> None:
+    assert not places(
+        (file, call.lineno, ast.unparse(call))
+        for file, function in nodes(ast.FunctionDef)
+        for call in passed_through(function)
+    )
+
+
+def test_there_is_no_global_statement() -> None:
+    assert not places((file, node.lineno, "global") for file, node in nodes(ast.Global))
+
+
+def test_no_module_has_a_name_that_takes_anything() -> None:
+    vague = [file for file in library_files() if CATCH_ALL_NAMES & set(file.stem.split("_"))]
+    assert not [label(file) for file in vague]
 
 
 def test_buffers_pickle_nothing() -> None:
@@ -203,3 +281,78 @@ def test_a_file_imports_nothing_from_a_floor_above() -> None:
         for target, line in targets.items()
         if floor_of(file) < floor_of(target)
     )
+
+
+def circles() -> Iterator[list[str]]:
+    """Files that import one another, directly or not."""
+    reached: dict[Path, set[Path]] = {}
+    for file in library_files():
+        seen: set[Path] = set()
+        rest = list(imported_files()[file])
+        while rest:
+            if (target := rest.pop()) not in seen:
+                seen.add(target)
+                rest += imported_files()[target]
+        reached[file] = seen
+    together = {
+        frozenset(other for other in seen if file in reached[other])
+        for file, seen in reached.items()
+        if file in seen
+    }
+    yield from (sorted(map(label, circle)) for circle in together)
+
+
+def test_files_do_not_import_one_another_in_a_circle() -> None:
+    assert sorted(circles()) == []
+
+
+def test_a_small_private_file_with_one_user_is_a_part_of_that_user() -> None:
+    users: dict[Path, set[Path]] = {}
+    for file, targets in imported_files().items():
+        for target in targets:
+            users.setdefault(target, set()).add(file)
+    assert not [
+        f"{label(file)} ({lines} lines) belongs in {label(user)}"
+        for file, (user, *others) in sorted(users.items())
+        if not others and "__init__.py" not in (user.name, file.name)
+        if (lines := sum(map(bool, map(str.strip, file.read_text("utf-8").splitlines()))))
+        < SMALL_FILE_LINES
+    ]
+
+
+def decorators(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
+    return {ast.unparse(decorator).split(".")[-1] for decorator in node.decorator_list}
+
+
+def undocumented(file: Path, node: ast.AST) -> Iterator[tuple[Path, int, str]]:
+    """Public classes, functions and methods below a node that have no docstring."""
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if child.name.startswith("_") or decorators(child) & {"overload", "override", "setter"}:
+            continue
+        if not ast.get_docstring(child):
+            yield file, child.lineno, child.name
+        if isinstance(child, ast.ClassDef):
+            yield from undocumented(file, child)
+
+
+def test_every_public_thing_has_a_docstring() -> None:
+    assert not places(
+        found for file in library_files() for found in undocumented(file, tree_of(file))
+    )
+
+
+def test_no_docstring_begins_with_a_question() -> None:
+    """The first line says what a thing is or does."""
+    question = re.compile(r"(What|Where|Whether|How|Who)\b")
+    begun = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Module)
+    assert not [
+        f"{label(file)}: {text.splitlines()[0]}"
+        for file, node in all_nodes()
+        if isinstance(node, begun) and question.match(text := ast.get_docstring(node) or "")
+    ]
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    assert not [label(file) for file in library_files() if not ast.get_docstring(tree_of(file))]
