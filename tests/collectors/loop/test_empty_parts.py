@@ -13,6 +13,7 @@ from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 import stepwell as sw
+from stepwell.buffers import bridges
 
 ENDS_AFTER = 5
 
@@ -120,6 +121,11 @@ def test_they_are_collected_and_drawn(kind: type[Empty], vector: str, tmp_path: 
     assert len(replay.sample_episodes(2).reward) == 2
     if kind is Empty:
         assert batch.observation["b"].shape == (4, 3, 3, 0)
+        back = sw.SequenceReplayBuffer()
+        for name in ("npz", "dreamerv3"):
+            bridges.export_episodes(replay, name, tmp_path / name)
+        bridges.import_episodes("npz", tmp_path / "npz", back)
+        check([episode for episode in back.iter_episodes() if episode.steps], Empty)
     replay.close()
 
 
