@@ -306,8 +306,8 @@ def hostile(folder: Path) -> Path:
 class Writer:
     """A process that writes into a store, which it makes, while it is being looked at."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process: Any = process
+    def __init__(self, process: Any) -> None:
+        self._process = process
         self.episodes = int(self._process.stdout.readline())
 
     def collect(self, steps: int) -> None:

@@ -59,8 +59,10 @@ class Client:
 @contextmanager
 def started(*arguments: str | Path) -> Iterator[Client]:
     viewer = Viewer((*arguments, "--port", "0"), Path.cwd())
-    yield Client(viewer)
-    viewer.close()
+    try:
+        yield Client(viewer)
+    finally:
+        viewer.close()
 
 
 @pytest.fixture
