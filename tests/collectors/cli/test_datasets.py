@@ -30,8 +30,8 @@ def test_catalogues_are_listed(stepwell: CommandLine, entry: Dataset) -> None:
     for name in ("atari/pong-random", "cartpole/expert", "frozenlake/random"):
         assert name in said.out
     assert stepwell.json("datasets")["cartpole/expert"]["return_mean"] == 500
-    text = stepwell("datasets --index ours/index.toml").out.replace("\n", " ")
-    assert has_parts(text, "pole/random|150|CartPole-v1, random (mit)|1 data set")
+    shown = stepwell("datasets --index ours/index.toml").out.replace("\n", " ")
+    assert has_parts(shown, "pole/random|150|CartPole-v1, random (mit)|1 data set")
     listed = stepwell.json("datasets --index ours/index.toml")
     assert listed == {entry.name: entry.to_json()}
 
