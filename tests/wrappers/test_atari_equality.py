@@ -36,7 +36,7 @@ CHANGES: list[dict[str, Any]] = [
     {"fire_reset": True, "max_frames": 400},
     {"grayscale": False, "size": (96, 64), "frame_stack": 2, "max_frames": 250},
     {"size": None, "full_actions": True, "sticky": 0.0, "max_frames": 402},
-    {"clip_rewards": True, "max_frames": 800},
+    {"game": "qbert", "clip_rewards": True, "max_frames": 800},  # rewards beyond 1
 ]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium.error import ResetNeeded
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from demo_rom import write_demo
@@ -100,6 +100,7 @@ def test_any_mixture_of_steps_resets_and_snapshots_shows_what_its_path_leads_to(
 
         @settings(max_examples=examples(15))
         @given(OPERATIONS)
+        @example([("step", 1), ("keep", 0), ("step", 2), ("restore", 0)])
         def run(operations: list[tuple[str, int]]) -> None:
             path: tuple[int, ...] = ()
             kept = []
