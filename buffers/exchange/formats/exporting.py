@@ -241,12 +241,13 @@ def _chosen(
     """The chosen episodes by id and first row, the writer's source, and a note on the choice."""
     storage = replay.storage
     chosen: set[tuple[int, int]] = set()
-    steps = left_out = 0
+    steps = transitions = left_out = 0
     choice = choose(stored_episodes(storage), keep)
     for episode, is_chosen in zip(stored_episodes(storage), choice.is_chosen, strict=True):
         if is_chosen:
             chosen.add((episode.id, episode.first_row))
             steps += episode.steps
+            transitions += episode.rows - 1
         else:
             left_out += 1
     if not chosen and left_out:
@@ -256,7 +257,13 @@ def _chosen(
         )
     if not chosen:
         raise NotEnoughData("export: expected at least one episode, got none; collect first")
-    source = Source(spec=replay.spec, sessions=storage.sessions, episodes=len(chosen), steps=steps)
+    source = Source(
+        spec=replay.spec,
+        sessions=storage.sessions,
+        episodes=len(chosen),
+        steps=steps,
+        transitions=transitions,
+    )
     return frozenset(chosen), source, [choice.sentence] if choice.sentence else []
 
 

@@ -72,12 +72,23 @@ class Source:
         sessions: Facts about the runs that gathered them; ``recipe`` describes the envs.
         episodes: Number of episodes to write.
         steps: Their env steps.
+        transitions: Those of them whose observations before and after are stored: of an episode
+            that lost its first rows one step fewer.
     """
 
     spec: Spec
     sessions: Sequence[Mapping[str, object]]
     episodes: int
     steps: int
+    transitions: int
+
+    def check_transitions(self, library: str) -> None:
+        """Refuse a store without one, for a library that cannot read an empty data set back."""
+        if not self.transitions:
+            raise ValueError(
+                f"export to {library}: expected at least one env step with the observations before "
+                f"and after it, got none; collect more"
+            )
 
 
 class Writer(Protocol):

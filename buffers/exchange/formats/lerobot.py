@@ -106,10 +106,7 @@ class _LeRobotWriter:
                 f"options of format lerobot: expected fps and file_mb of 1 or more and a task in "
                 f"words, got {options.fps}, {options.file_mb} and {options.task!r}; give others"
             )
-        if not source.steps:
-            raise ValueError(
-                "export to LeRobot: expected at least one env step, got none; collect more"
-            )
+        source.check_transitions("LeRobot")
         self._modules = load_arrow("exporting to LeRobot", _INSTALL)
         self._source = source
         self._options = options

@@ -145,6 +145,7 @@ class _ParquetWriter:
                 f"options of format parquet: expected file_mb of 1 or more and level of 1 to 22, "
                 f"got {options.file_mb} and {options.level}; give others"
             )
+        source.check_transitions("Parquet")
         modules = load_arrow("exporting to Parquet", _INSTALL)
         self._source = source
         self._options = options

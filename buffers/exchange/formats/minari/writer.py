@@ -43,6 +43,7 @@ class MinariWriter:
             package="minari",
             at_least=_MINARI_VERSION,
         )
+        source.check_transitions("Minari")
         self._source = source
         self._options = options
         is_hdf5 = options.data_format == "hdf5"

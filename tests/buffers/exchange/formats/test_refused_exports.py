@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stepwell.buffers import Field, SequenceReplayBuffer
+from stepwell.buffers import Chunk, End, Field, SequenceReplayBuffer
 from stepwell.buffers.bridges import export_episodes
 from support.exchanged_stores import DISCRETE, REWARD, VECTOR, store_of
 from support.format_packages import require
@@ -84,3 +84,18 @@ def test_an_export_is_refused(format_: str) -> None:
             export_episodes(store(fields, rows), format_, "./out", options=options)
         assert "\n" not in str(refusal.value)
         assert list(Path().iterdir()) == []
+
+
+@pytest.mark.parametrize("format_", ["lerobot", "minari", "parquet"])
+def test_a_row_that_is_left_of_an_episode_is_no_data_set(format_: str) -> None:
+    require(format_)
+    replay = store([], {})
+    rest = SequenceReplayBuffer()
+    rest.bind(replay.spec, {})
+    rows = {name: values[1:] for name, values in replay.episode(0).fields.items()}
+    rest.add([Chunk(0, 0, 1, End.TERMINATED, rows, {}, starts_late=True)])
+    assert rest.steps == 1
+    for is_dry in (True, False):
+        with pytest.raises(ValueError, match="env step.*none"):
+            export_episodes(rest, format_, "./out-v0", dry_run=is_dry)
+    assert list(Path().iterdir()) == []

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from stepwell.buffers import Field
@@ -111,11 +111,13 @@ def moved_channels(name: str, options: Mapping[str, object], field: Field) -> tu
 def test_the_same_steps_come_back(name: str, data: st.DataObject, tmp_path: Path) -> None:
     case = CASES[name]
     require(name)
-    replay = data.draw(stores(case.wanted).filter(lambda one: one.steps or not case.needs_steps))
+    replay = data.draw(stores(case.wanted))
     episodes = list(replay.iter_episodes())
+    assume(not case.needs_steps or any(episode.steps for episode in episodes))
     options: dict[str, Any] = data.draw(st.fixed_dictionaries(dict(case.options)))
     if options.get("stack"):
-        options["stack"] = all(episode.first_row == 0 for episode in episodes)
+        is_whole = all(episode.first_row == 0 for episode in episodes)
+        options["stack"] = is_whole and all(len(f.source_shape) <= 5 for f in replay.spec.fields)
         if name == "parquet":  # the other table has single frames
             options["next_observation"] |= options["stack"]
     is_dict = name == "dreamerv3" and replay.spec.action != "action"
