@@ -96,6 +96,6 @@ def test_a_row_that_is_left_of_an_episode_is_no_data_set(format_: str) -> None:
     rest.add([Chunk(0, 0, 1, End.TERMINATED, rows, {}, starts_late=True)])
     assert rest.steps == 1
     for is_dry in (True, False):
-        with pytest.raises(ValueError, match="env step.*none"):
+        with pytest.raises(ValueError, match=r"env step.*none"):
             export_episodes(rest, format_, "./out-v0", dry_run=is_dry)
     assert list(Path().iterdir()) == []
