@@ -10,10 +10,8 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
-import weakref
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
@@ -51,6 +49,7 @@ from .step_ring import (
     random_numbers,
     registered,
     samples_class,
+    store_at_end,
 )
 from .transition_blocks import BlockWriter, differing, transition_ids
 
@@ -276,8 +275,7 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
                 self._replay = None
             raise
         if not self._is_on_demand:
-            replay.call_before_close(self.flush)
-            atexit.register(_flush, weakref.ref(self))
+            store_at_end(replay, self.flush)
         self._is_bound, self.is_closed = True, False
         if self._resumes:
             self._resumes = False
@@ -822,13 +820,6 @@ class DictReplayBuffer(ReplayBuffer, SB3DictReplayBuffer):
         >>> {key: tuple(rows.shape) for key, rows in buffer.sample(8).observations.items()}
         {'door': (8, 1), 'place': (8, 2)}
     """
-
-
-def _flush(reference: weakref.ref[ReplayBuffer]) -> None:
-    """Store the waiting steps of a buffer that was not closed, at the end of the process."""
-    buffer = reference()
-    if buffer is not None and not buffer.is_closed:
-        buffer.flush()
 
 
 def _store_of(replay: SequenceReplayBuffer) -> str:

@@ -23,6 +23,7 @@ from .step_ring import (
     check_replay,
     registered,
     samples_class,
+    store_at_end,
 )
 
 if TYPE_CHECKING:
@@ -106,6 +107,7 @@ class RolloutBuffer(StepRing, SB3RolloutBuffer):
         spec = Spec.from_spaces(self.observation_space, self.action_space, more=(*more, OBSERVED))
         facts = {"maker": MAKER, "actions": "given"}
         replay.bind(spec, self._session(facts))
+        store_at_end(replay, self.flush)
         return EpisodeBuffer(
             replay.spec,
             self.n_envs,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import math
 import os
-from collections.abc import Mapping
+import weakref
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -226,6 +228,18 @@ def check_replay(replay: object) -> None:
         raise TypeError(
             f"replay: expected a SequenceReplayBuffer, got {type(replay).__name__}; make one"
         )
+
+
+def store_at_end(replay: SequenceReplayBuffer, flush: Callable[[], None]) -> None:
+    """Store waiting steps before the replay is closed, or the process ends; a method of theirs."""
+    replay.call_before_close(flush)
+    atexit.register(_call, weakref.WeakMethod(flush))
+
+
+def _call(reference: weakref.WeakMethod[Callable[[], None]]) -> None:
+    method = reference()
+    if method is not None:
+        method()
 
 
 def check_kind(space: Any, *, is_dict: bool) -> None:

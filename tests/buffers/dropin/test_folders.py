@@ -94,25 +94,32 @@ def test_a_folder_is_made_by_the_first_step_where_it_was_named(
             if name in ("sb3", "sb3 her"):
                 monkeypatch.chdir(tmp_path / "other")
             step()
-        if name == "sb3 rollout":
-            buffer.flush()
         (buffer.replay if name == "sb3 rollout" else buffer).close()
     assert [path.name for path in tmp_path.glob("*/*")] == ["runs"]
     assert (tmp_path / "first" / "runs" / "a").is_dir()
 
 
-@pytest.mark.parametrize("name", ["dreamer", "iris", "fishyrl", "frame_history", "sb3"])
-def test_a_program_that_closes_no_buffer_keeps_its_steps(name: str, tmp_path: Path) -> None:
+KEPT_AT_THE_END = "dreamer", "iris", "fishyrl", "frame_history", "sb3", "sb3 rollout"
+
+
+@pytest.mark.parametrize(
+    ("name", "closes"), [*((name, False) for name in KEPT_AT_THE_END), ("sb3 rollout", True)]
+)
+def test_a_program_that_closes_no_buffer_or_only_its_replay_keeps_its_steps(
+    name: str, closes: bool, tmp_path: Path
+) -> None:
     code = f"""
 import runpy
 buffer, step = runpy.run_path({__file__!r})["MADE_WITH_A_PATH"][{name!r}]("a")
 for _ in range(8):
     step()
+if {closes}:
+    buffer.replay.close()
 """
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
     with SequenceReplayBuffer.open(tmp_path / "a", read_only=True) as replay:
         # The last one may wait for its next observation.
-        assert replay.steps == 7 + (name in ("dreamer", "sb3"))
+        assert replay.steps == 7 + (name in ("dreamer", "sb3", "sb3 rollout"))
 
 
 @pytest.mark.parametrize(
