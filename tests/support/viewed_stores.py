@@ -196,8 +196,8 @@ class LongEnv(EpisodesEnv):
         return found
 
     def step(self, action: np.int64) -> tuple[Pixels, float, bool, bool, dict[str, Any]]:
-        observation, _, *rest = super().step(action)
-        return observation, float(action) - 1, *rest
+        observation, _, terminated, truncated, info = super().step(action)
+        return observation, float(action) - 1, terminated, truncated, info
 
 
 def damaged(folder: Path) -> Path:

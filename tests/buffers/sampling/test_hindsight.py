@@ -383,6 +383,7 @@ def test_goals_that_are_not_two_of_one_form_or_are_stacks_are_refused() -> None:
     ]
     stacked = tuple(replace(f, stack=3) if f.name.endswith("_goal") else f for f in spec.fields)
     messages = [r"achieved_goal.*desired_goal"] * 3 + ["stack=False"]
+    replay = SequenceReplayBuffer()
     for each, message in zip([*specs, replace(spec, fields=stacked)], messages, strict=True):
         replay = SequenceReplayBuffer()
         replay.bind(each, {})

@@ -223,6 +223,7 @@ def test_collectors_that_follow_each_other_store_what_one_process_stores(
     replay = sw.SequenceReplayBuffer(capacity=plan.capacity)
     state: Any = None
     ended: list[EpisodeReport] = []
+    report: Any = None
     version, left = 0, [*enumerate(plan.calls)]
     while left:
         count = rng.choice((1, len(left)))

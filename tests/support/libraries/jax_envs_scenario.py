@@ -216,8 +216,11 @@ def check_the_rows_are_those_of_a_loop_over_one_env_at_a_time() -> None:
     policy_key = jax.random.key(int(Seeds(seed, 0).policy_rng().integers(1 << 32)))
     env = Walker()
     reset, step, choose = jax.jit(env.reset), jax.jit(env.step), jax.jit(wander)  # whole numbers
-    keys = [jax.random.key(episodes[0].metadata["seed"]) for episodes in stored]
+    seeds: list[Any] = [episodes[0].metadata["seed"] for episodes in stored]
+    keys = [jax.random.key(one) for one in seeds]
     states: list[Any] = [None] * n
+    action: Any = None
+    extras: Any = None
     model: list[list[dict[str, Any]]] = [[] for _ in range(n)]
     for number in range(-1, sum(one.rows for one in stored[0]) - 1):
         if number >= 0:

@@ -54,6 +54,7 @@ def compare(env: NesEnv, model: SlowGame, hands: Hands, skip: int, **limits: int
     """Step both to the end, or for 40 steps; returns the last step."""
     observation, _ = env.reset(seed=hands.seed)
     np.testing.assert_array_equal(observation, model.first)
+    wanted: Any = None
     for index in range(40):
         wanted = model.step(hands.held(index, skip), **limits)
         observation, reward, terminated, truncated, info = env.step(index % len(hands.asked))
