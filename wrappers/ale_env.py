@@ -17,6 +17,7 @@ from gymnasium.utils.seeding import np_random
 from ..buffers.base.errors import not_copied
 from ..buffers.base.number_checks import check_whole
 from .env_results import RecordedWrapper
+from .frames import check_skip
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -208,7 +209,10 @@ class AleFrameSkip(RecordedWrapper[Image, int]):
         self._frames += frames
         terminated = ale.game_over(with_truncation=False)
         truncated = not terminated and self._frames_left() < 1
-        image = self._image(before if frames > 1 else None)
+        self._read(self._now)
+        image = (
+            np.maximum(self._now, before) if before is not None and frames > 1 else self._now.copy()
+        )
         return image, float(reward), terminated, truncated, emulator_info(ale)
 
     def _frames_left(self) -> int:
@@ -217,16 +221,9 @@ class AleFrameSkip(RecordedWrapper[Image, int]):
             return self.skip
         return min(self.skip, self.max_frames - self._frames)
 
-    def _image(self, before: Image | None) -> Image:
-        """Return a new array with the screen, pooled with the previous frame if there is one."""
-        self._read(self._now)
-        return self._now.copy() if before is None else np.maximum(self._now, before)
-
 
 def _check(env: gymnasium.Env[Image, int], skip: int, pool: str, max_frames: int | None) -> None:
-    check_whole("skip", skip, 1, hint="; 1 skips nothing")
-    if pool not in ("max", "none"):
-        raise ValueError(f"pool: expected 'max' or 'none', got {pool!r}")
+    check_skip(env, skip, pool)
     if max_frames is not None:
         check_whole("max_frames", max_frames, 1, hint="; None sets no limit")
     if getattr(env.unwrapped, "_frameskip", None) != 1:

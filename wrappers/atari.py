@@ -12,7 +12,7 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 
-from ..buffers.base.number_checks import MOST_ENVS, check_whole
+from ..buffers.base.number_checks import MOST_ENVS, check_choice, check_whole
 from ..buffers.base.optional_libraries import installed_version, version_numbers
 from .ale_env import (
     AleFrameSkip,
@@ -134,8 +134,7 @@ def make_atari(
         ((2, 4, 84, 84), dtype('uint8'))
         >>> envs.close()
     """
-    if backend not in get_args(Backend):
-        raise ValueError(f"backend: expected 'auto', 'native' or 'python', got {backend!r}")
+    check_choice("backend", backend, get_args(Backend))
     check_whole("num_envs", num_envs, 1, most=MOST_ENVS)
     settings = AtariSettings(
         game=find_game(game),
