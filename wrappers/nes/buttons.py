@@ -41,17 +41,6 @@ _ALL = tuple(
 _SETS = {"right_only": _RIGHT_ONLY, "simple": _SIMPLE, "complex": _COMPLEX, "all": _ALL}
 MULTIBINARY = "multibinary"
 GAME = "game"
-# The order of the elements of a bit vector.
-VECTOR = (
-    Button.A,
-    Button.B,
-    Button.SELECT,
-    Button.START,
-    Button.UP,
-    Button.DOWN,
-    Button.LEFT,
-    Button.RIGHT,
-)
 # The keys of `gymnasium.utils.play`: codes of characters, and those that SDL gives to other keys.
 KEYS = {
     Button.A: ord("x"),
@@ -63,6 +52,7 @@ KEYS = {
     Button.LEFT: 0x40000050,
     Button.RIGHT: 0x4000004F,
 }
+VECTOR = tuple(KEYS)  # the order of the elements of a bit vector
 _OPPOSITES = (Button.LEFT | Button.RIGHT, Button.UP | Button.DOWN)
 
 
