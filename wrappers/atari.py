@@ -153,8 +153,17 @@ def make_atari(
         mode=mode,
         difficulty=difficulty,
     )
-    if snapshots:
-        _check_saves(settings.game, backend)
+    if snapshots and backend == "native":
+        raise ValueError(
+            "snapshots: expected backend='python' with it, got 'native', which cannot save its "
+            "emulators; choose backend='python', or omit snapshots"
+        )
+    if snapshots and settings.game in _NOT_SAVED:
+        raise ValueError(
+            f"snapshots: expected a game whose whole state the emulator saves, got "
+            f"{settings.game}, of which ale-py {TESTED_ALE_PY} forgets a part; omit snapshots, and "
+            "begin at seeds"
+        )
     if backend == "auto":
         backend = "python" if snapshots else _chosen_backend(settings)
     _check_ale_py(backend)
@@ -177,19 +186,6 @@ def make_atari(
             envs = AtariWorkers(settings, num_envs, num_workers, snapshots=snapshots)
     envs.metadata = {**envs.metadata, "stepwell": settings.recipe(backend), **_spec(settings)}
     return envs
-
-
-def _check_saves(game: str, backend: Backend) -> None:
-    if backend == "native":
-        raise ValueError(
-            "snapshots: expected backend='python' with it, got 'native', which cannot save its "
-            "emulators; choose backend='python', or omit snapshots"
-        )
-    if game in _NOT_SAVED:
-        raise ValueError(
-            f"snapshots: expected a game whose whole state the emulator saves, got {game}, of "
-            f"which ale-py {TESTED_ALE_PY} forgets a part; omit snapshots, and begin at seeds"
-        )
 
 
 def _chosen_backend(settings: AtariSettings) -> Backend:

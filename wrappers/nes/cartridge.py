@@ -138,24 +138,20 @@ def _content(rom: str | os.PathLike[str] | bytes) -> tuple[str, bytes]:
         name, data = "bytes", rom
     elif isinstance(rom, str | os.PathLike):
         path = Path(rom)
-        name, data = path.name, _file(path)
+        if not path.exists():
+            raise FileNotFoundError(
+                f"there is no ROM file {path}: expected the path of a .nes file; none comes with "
+                "Stepwell, so it must be one of yours"
+            )
+        if not path.is_file():
+            raise ValueError(f"{path} cannot be played: expected a .nes file, got a folder")
+        with path.open("rb") as file:
+            name, data = path.name, _read_up_to_limit(file, path.name)
     else:
         raise TypeError(
             f"rom has the wrong type: expected a path or bytes, got {type(rom).__name__}"
         )
     return _unzipped(name, data) if data.startswith(b"PK\x03\x04") else (name, data)
-
-
-def _file(path: Path) -> bytes:
-    if not path.exists():
-        raise FileNotFoundError(
-            f"there is no ROM file {path}: expected the path of a .nes file; none comes with "
-            "Stepwell, so it must be one of yours"
-        )
-    if not path.is_file():
-        raise ValueError(f"{path} cannot be played: expected a .nes file, got a folder")
-    with path.open("rb") as file:
-        return _read_up_to_limit(file, path.name)
 
 
 def _read_up_to_limit(file: IO[bytes], name: str) -> bytes:

@@ -116,7 +116,10 @@ class FramePlayer:
             before = self._last_but_one(state, held)
         self.frames += len(held)
         self.truncated = not tracker.terminated and (self._frames_left() < 1 or self._is_stuck())
-        return self._picture(before), reward
+        if not self._shows_screens:
+            return None, reward
+        now = console.screen()
+        return now if before is None else np.maximum(now, before, out=now), reward
 
     def _last_but_one(self, state: object, held: Sequence[int]) -> Image:
         """Return the screen before the last frame of a step that ended early."""
@@ -139,12 +142,6 @@ class FramePlayer:
     def _is_stuck(self) -> bool:
         limit = self._rules.stuck_frames
         return limit is not None and self._tracker.still_frames >= limit
-
-    def _picture(self, before: Image | None) -> Image | None:
-        if not self._shows_screens:
-            return None
-        now = self._console.screen()
-        return now if before is None else np.maximum(now, before, out=now)
 
     def save(self) -> dict[str, Any]:
         """Return the state of the episode as JSON data."""

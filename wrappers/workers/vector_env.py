@@ -347,7 +347,14 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Array]):
             ValueError: The list or tuple has another length than N.
         """
         self._require_idle("set_attr")
-        each = _one_per_env(values, self.num_envs)
+        each: list[Any] = [values] * self.num_envs
+        if isinstance(values, list | tuple):
+            each = list(values)
+        if len(each) != self.num_envs:
+            raise ValueError(
+                f"values has the wrong length: expected {self.num_envs}, one for each env, got "
+                f"{len(each)}"
+            )
         blocks = [each[w.envs.start : w.envs.stop] for w in self._pool.workers]
         self._pool.ask_each("set", [(name, block) for block in blocks])
 
@@ -465,16 +472,6 @@ def _checked_options(
         )
     rest = {key: value for key, value in options.items() if key != "reset_mask"}
     return rest, [bool(one) for one in mask]
-
-
-def _one_per_env(values: Any, num_envs: int) -> list[Any]:
-    """Return a list of one value per env; a value that is no list or tuple is repeated."""
-    each: list[Any] = list(values) if isinstance(values, list | tuple) else [values] * num_envs
-    if len(each) != num_envs:
-        raise ValueError(
-            f"values has the wrong length: expected {num_envs}, one for each env, got {len(each)}"
-        )
-    return each
 
 
 def _checked_num_workers(num_workers: int | None, num_envs: int) -> int:

@@ -102,7 +102,20 @@ class Game:
                 "game: expected None, a Game, a path, 'retro:Name-Nes-v0' or the tables of a RAM "
                 f"map, got {type(source).__name__}; see Game.load"
             )
-        return cls(**_read(os.fspath(source)))
+        text = os.fspath(source)
+        if text.startswith("retro:"):
+            return cls(**read_retro(integration(text.removeprefix("retro:"))))
+        if Path(text).is_dir():
+            return cls(**read_retro(Path(text)))
+        expected = "a folder with data.json and scenario.json, or 'retro:Name-Nes-v0'"
+        if not Path(text).exists():
+            raise FileNotFoundError(
+                f"game: expected {expected}, got {text!r}, which does not exist; check the path"
+            )
+        raise ValueError(
+            f"game: expected {expected}, got the file {text!r}; give its folder if it is one of "
+            "these, and write a map in TOML as such files (docs/nes.md)"
+        )
 
     @property
     def watched(self) -> tuple[str, ...]:
@@ -162,23 +175,6 @@ class Game:
             peek: Returns the byte at an address of the RAM as a Python int.
         """
         return GameTracker(peek, self)
-
-
-def _read(text: str) -> dict[str, Any]:
-    if text.startswith("retro:"):
-        return read_retro(integration(text.removeprefix("retro:")))
-    path = Path(text)
-    if path.is_dir():
-        return read_retro(path)
-    expected = "a folder with data.json and scenario.json, or 'retro:Name-Nes-v0'"
-    if not path.exists():
-        raise FileNotFoundError(
-            f"game: expected {expected}, got {text!r}, which does not exist; check the path"
-        )
-    raise ValueError(
-        f"game: expected {expected}, got the file {text!r}; give its folder if it is one of "
-        "these, and write a map in TOML as such files (docs/nes.md)"
-    )
 
 
 class GameTracker:
