@@ -270,10 +270,10 @@ class SeededLoads:
                 state = self._ale.cloneState(include_rng=True).__getstate__()
                 self._parts = _parts_of(state, seed)
         else:
-            self._ale.restoreState(_ale_state(_joined(self._parts, seed)))
+            self._ale.restoreState(ale_state(_joined(self._parts, seed)))
 
 
-def _ale_state(data: bytes) -> object:
+def ale_state(data: bytes) -> object:
     """Return an `ale_py.ALEState` of the data of another one."""
     from ale_py import ALEState
 
