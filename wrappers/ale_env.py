@@ -17,6 +17,7 @@ from gymnasium.utils.seeding import np_random
 from ..buffers.base.errors import not_copied
 from ..buffers.base.number_checks import check_whole
 from .env_results import RecordedWrapper
+from .frames import check_skip
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -170,13 +171,24 @@ class AleFrameSkip(RecordedWrapper[Image, int]):
         pool: Literal["max", "none"] = "max",
         max_frames: int | None = None,
     ) -> None:
-        _check(env, skip, pool, max_frames)
+        check_skip(env, skip, pool)
+        if max_frames is not None:
+            check_whole("max_frames", max_frames, 1, hint="; None sets no limit")
+        if getattr(env.unwrapped, "_frameskip", None) != 1:
+            raise ValueError(
+                f"AleFrameSkip: expected an ale-py AtariEnv made with frameskip=1, got {env}; "
+                "use FrameSkip for other envs"
+            )
+        shape = env.observation_space.shape or ()
+        if len(shape) not in (2, 3):
+            raise ValueError(
+                f"AleFrameSkip: expected obs_type 'grayscale' or 'rgb', got observations {shape}"
+            )
         super().__init__(env, {"skip": skip, "pool": pool, "max_frames": max_frames})
         self.skip = skip
         self.max_frames = max_frames
         self._ale = emulator_of(env)
         self._actions = emulator_actions(action_meanings(env))
-        shape = cast("tuple[int, ...]", env.observation_space.shape)
         self._now = np.empty(shape, np.uint8)
         self._before = np.empty(shape, np.uint8) if pool == "max" and skip > 1 else None
         self._read = self._ale.getScreenRGB if len(shape) == 3 else self._ale.getScreenGrayscale
@@ -208,37 +220,16 @@ class AleFrameSkip(RecordedWrapper[Image, int]):
         self._frames += frames
         terminated = ale.game_over(with_truncation=False)
         truncated = not terminated and self._frames_left() < 1
-        image = self._image(before if frames > 1 else None)
+        self._read(self._now)
+        image = (
+            np.maximum(self._now, before) if before is not None and frames > 1 else self._now.copy()
+        )
         return image, float(reward), terminated, truncated, emulator_info(ale)
 
     def _frames_left(self) -> int:
         """Return the number of frames that this step may play."""
-        if self.max_frames is None:
-            return self.skip
-        return min(self.skip, self.max_frames - self._frames)
-
-    def _image(self, before: Image | None) -> Image:
-        """Return a new array with the screen, pooled with the previous frame if there is one."""
-        self._read(self._now)
-        return self._now.copy() if before is None else np.maximum(self._now, before)
-
-
-def _check(env: gymnasium.Env[Image, int], skip: int, pool: str, max_frames: int | None) -> None:
-    check_whole("skip", skip, 1, hint="; 1 skips nothing")
-    if pool not in ("max", "none"):
-        raise ValueError(f"pool: expected 'max' or 'none', got {pool!r}")
-    if max_frames is not None:
-        check_whole("max_frames", max_frames, 1, hint="; None sets no limit")
-    if getattr(env.unwrapped, "_frameskip", None) != 1:
-        raise ValueError(
-            f"AleFrameSkip: expected an ale-py AtariEnv made with frameskip=1, got {env}; "
-            "use FrameSkip for other envs"
-        )
-    shape = env.observation_space.shape or ()
-    if len(shape) not in (2, 3):
-        raise ValueError(
-            f"AleFrameSkip: expected obs_type 'grayscale' or 'rgb', got observations {shape}"
-        )
+        limit = self.max_frames
+        return self.skip if limit is None else min(self.skip, limit - self._frames)
 
 
 # A state of an emulator ends with its generator, C++'s `std::mt19937` as text: 624 words and a
@@ -275,15 +266,14 @@ class SeededLoads:
         if self._parts is None:
             self._load()
             if not self._was_loaded:
-                self._parts, self._was_loaded = (
-                    _parts_of(self._ale.cloneState(include_rng=True).__getstate__(), seed),
-                    True,
-                )
+                self._was_loaded = True
+                state = self._ale.cloneState(include_rng=True).__getstate__()
+                self._parts = _parts_of(state, seed)
         else:
-            self._ale.restoreState(_ale_state(_joined(self._parts, seed)))
+            self._ale.restoreState(ale_state(_joined(self._parts, seed)))
 
 
-def _ale_state(data: bytes) -> object:
+def ale_state(data: bytes) -> object:
     """Return an `ale_py.ALEState` of the data of another one."""
     from ale_py import ALEState
 
@@ -338,10 +328,8 @@ def _python_facts() -> Iterator[tuple[str, bool]]:
     for seed in (1, 2**31 - 1):
         quick.loads.load(seed)  # from the state of the load before, where that is possible
         filed.load(seed)
-        yield (
-            f"a load with seed {seed} from another load's state is one from the file",
-            (np.array_equal(quick.play(), filed.play())),
-        )
+        fact = f"a load with seed {seed} from another load's state is one from the file"
+        yield fact, np.array_equal(quick.play(), filed.play())
     filed.load(0)
     once = filed.play()
     filed.load(0)
@@ -394,10 +382,8 @@ def _native_facts() -> Iterator[tuple[str, bool]]:
         in_episode = [int(step[4]["episode_frame_number"][0]) for step in (before, last, first)]
         yield "a step counts the frames that it played", in_episode[:2] == [4, 6]
         yield "an episode that is cut is truncated", bool(last[3][0]) and not bool(last[2][0])
-        yield (
-            "the step after an end resets (NEXT_STEP)",
-            (in_episode[2] == 0 and not bool(first[3][0])),
-        )
+        resets = in_episode[2] == 0 and not bool(first[3][0])
+        yield "the step after an end resets (NEXT_STEP)", resets
         yield "frame_number goes on over resets", counts == [4, 6, 6]
     # While the ball flies; cut on the second of four frames.
     with contextlib.closing(_vector_env(max_num_frames_per_episode=42)) as envs:

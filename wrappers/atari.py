@@ -12,7 +12,7 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 
-from ..buffers.base.number_checks import MOST_ENVS, check_whole
+from ..buffers.base.number_checks import MOST_ENVS, check_choice, check_whole
 from ..buffers.base.optional_libraries import installed_version, version_numbers
 from .ale_env import (
     AleFrameSkip,
@@ -134,8 +134,7 @@ def make_atari(
         ((2, 4, 84, 84), dtype('uint8'))
         >>> envs.close()
     """
-    if backend not in get_args(Backend):
-        raise ValueError(f"backend: expected 'auto', 'native' or 'python', got {backend!r}")
+    check_choice("backend", backend, get_args(Backend))
     check_whole("num_envs", num_envs, 1, most=MOST_ENVS)
     settings = AtariSettings(
         game=find_game(game),
@@ -154,8 +153,17 @@ def make_atari(
         mode=mode,
         difficulty=difficulty,
     )
-    if snapshots:
-        _check_saves(settings.game, backend)
+    if snapshots and backend == "native":
+        raise ValueError(
+            "snapshots: expected backend='python' with it, got 'native', which cannot save its "
+            "emulators; choose backend='python', or omit snapshots"
+        )
+    if snapshots and settings.game in _NOT_SAVED:
+        raise ValueError(
+            f"snapshots: expected a game whose whole state the emulator saves, got "
+            f"{settings.game}, of which ale-py {TESTED_ALE_PY} forgets a part; omit snapshots, and "
+            "begin at seeds"
+        )
     if backend == "auto":
         backend = "python" if snapshots else _chosen_backend(settings)
     _check_ale_py(backend)
@@ -178,19 +186,6 @@ def make_atari(
             envs = AtariWorkers(settings, num_envs, num_workers, snapshots=snapshots)
     envs.metadata = {**envs.metadata, "stepwell": settings.recipe(backend), **_spec(settings)}
     return envs
-
-
-def _check_saves(game: str, backend: Backend) -> None:
-    if backend == "native":
-        raise ValueError(
-            "snapshots: expected backend='python' with it, got 'native', which cannot save its "
-            "emulators; choose backend='python', or omit snapshots"
-        )
-    if game in _NOT_SAVED:
-        raise ValueError(
-            f"snapshots: expected a game whose whole state the emulator saves, got {game}, of "
-            f"which ale-py {TESTED_ALE_PY} forgets a part; omit snapshots, and begin at seeds"
-        )
 
 
 def _chosen_backend(settings: AtariSettings) -> Backend:

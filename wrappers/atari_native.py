@@ -86,9 +86,10 @@ class NativeAtari(AtariVectorEnv):
         self._frames = np.zeros(num_envs, np.int32)
         self._drawing = None
         if self._reset_frames is None or (self._reset_frames and settings.noop_max > IDLE_FRAMES):
-            self._drawing = NativeAtari(
-                _plain_settings(settings, self._fires), num_envs, num_threads
-            )
+            # A simple, small game that starts with the same numbers of no-ops.
+            facts: Any = {"game": PLAIN_GAME, "size": (1, 1), "grayscale": True, "frame_stack": 1}
+            plain = dataclasses.replace(settings, fire_reset=self._fires, **facts)
+            self._drawing = NativeAtari(plain, num_envs, num_threads)
 
     def reset(  # type: ignore[override]  # ale-py leaves the type of observations open
         self,
@@ -203,10 +204,3 @@ def _facts(game: str) -> tuple[tuple[int, int], int | None]:
             ale.reset_game()
             counts.add(ale.getEpisodeFrameNumber())
     return ale.getScreenDims(), counts.pop() if len(counts) == 1 else None
-
-
-def _plain_settings(settings: AtariSettings, fires: bool) -> AtariSettings:
-    """Return settings of a simple, small game that starts with the same numbers of no-ops."""
-    return dataclasses.replace(
-        settings, game=PLAIN_GAME, fire_reset=fires, size=(1, 1), grayscale=True, frame_stack=1
-    )

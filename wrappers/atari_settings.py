@@ -9,7 +9,7 @@ from typing import Literal, get_args
 
 import gymnasium
 
-from ..buffers.base.number_checks import check_size, check_sticky, check_whole
+from ..buffers.base.number_checks import check_choice, check_size, check_sticky, check_whole
 from .versions import module_versions
 
 _SUFFIX = re.compile(r"(-ram)?(noframeskip|deterministic)?(-v\d+)?$")  # of Gym's older ids
@@ -106,8 +106,8 @@ class AtariSettings:
         if self.frame_stack is not None:
             check_whole("frame_stack", self.frame_stack, 1, hint="; None: no axis", most=LARGEST)
         check_whole("max_frames", self.max_frames, 1, most=LARGEST)
-        _check_choice("pool", self.pool, get_args(Pool))
-        _check_choice("life_loss", self.life_loss, get_args(LifeLoss))
+        check_choice("pool", self.pool, get_args(Pool))
+        check_choice("life_loss", self.life_loss, get_args(LifeLoss))
         check_sticky(self.sticky)
         if self.size is not None:
             check_size(self.size, "; None keeps the screen's")
@@ -131,8 +131,3 @@ class AtariSettings:
                 ["gymnasium", "ale_py", "numpy", *(["cv2"] if resizes else [])]
             ),
         }
-
-
-def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"{name}: expected {' or '.join(map(repr, choices))}, got {value!r}")

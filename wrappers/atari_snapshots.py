@@ -16,7 +16,7 @@ import numpy.typing as npt
 from ale_py import roms
 from gymnasium.core import ActType, ObsType
 
-from .ale_env import LARGEST_SEED, Emulator, emulator_info, quiet_emulators
+from .ale_env import LARGEST_SEED, Emulator, ale_state, emulator_info, quiet_emulators
 from .env_results import RecordedWrapper
 from .snapshots import (
     Array,
@@ -69,10 +69,8 @@ class AleState(NamedTuple):
         text = f"{' '.join(map(str, self.words.tolist()))} {self.position}".encode()
         inner = self.machine[_LENGTH_AT:-_TAIL_BYTES] + _THERE + _INT.pack(len(text)) + text
         head, tail = self.machine[:_LENGTH_AT], self.machine[-_TAIL_BYTES:]
-        state = ale_py.ALEState.__new__(ale_py.ALEState)
         try:
-            cast("Any", state).__setstate__(head + _INT.pack(len(inner)) + inner + tail)
-            ale.restoreState(state)
+            ale.restoreState(ale_state(head + _INT.pack(len(inner)) + inner + tail))
         except SystemError:  # what ale-py throws has no message
             raise damaged("ale-py cannot read its state") from None
 

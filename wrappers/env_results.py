@@ -368,6 +368,14 @@ class AdaptedEnv(gymnasium.Env[Any, Any]):
             )
 
 
+def is_of(env: object, package: str, kind: str) -> bool:
+    """True for an object of a class of that name, also a derived one, without an import."""
+    return any(
+        one.__name__ == kind and one.__module__.partition(".")[0] == package
+        for one in type(env).__mro__
+    )
+
+
 def layers_of(env: Any, *names: str) -> Iterator[Any]:
     """An env and those that it wraps, which are attributes with these names, outermost first."""
     seen: set[int] = set()

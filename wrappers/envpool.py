@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
@@ -15,6 +14,9 @@ from gymnasium.vector.utils import batch_space
 
 from ..buffers.base.errors import not_copied
 from ..buffers.base.number_checks import check_whole
+from ..buffers.base.optional_libraries import load_library
+from .env_results import is_of
+from .versions import module_versions
 
 _LARGEST_SEED = 2**31 - 1
 _SEEDS = ("seed", "env_seed")
@@ -23,10 +25,7 @@ _NOT_OPTIONS = (*_SEEDS, "num_envs", "batch_size", "env_type", "base_path")
 
 def is_pool(envs: object) -> bool:
     """Return True for a pool that `envpool.make` made."""
-    return any(
-        kind.__name__ == "EnvPoolMixin" and kind.__module__.split(".")[0] == "envpool"
-        for kind in type(envs).__mro__
-    )
+    return is_of(envs, "envpool", "EnvPoolMixin")
 
 
 def from_envpool(pool: Any, num_envs: int | None = None, **options: Any) -> EnvPoolVectorEnv:
@@ -189,7 +188,7 @@ class EnvPoolVectorEnv(VectorEnv[Any, Any, Any]):
                 f"options: expected none of seed, env_seed, num_envs and env_type, got "
                 f"{', '.join(given)}; a seed is given to reset, or to the Collector"
             )
-        envpool = _imported()
+        envpool: Any = load_library("envpool", "from_envpool", install="'stepwell[envpool]'")
         if self._task not in envpool.list_all_envs():
             import difflib
 
@@ -214,16 +213,6 @@ class EnvPoolVectorEnv(VectorEnv[Any, Any, Any]):
                 f"options of {self._task}: expected those of envpool.make, got "
                 f"{self._options} ({error})"
             ) from error
-
-
-def _imported() -> Any:
-    try:
-        return importlib.import_module("envpool")
-    except ImportError as error:
-        raise ImportError(
-            f"EnvPool is needed for pools, and cannot be imported ({error}): "
-            f"pip install 'stepwell[envpool]'"
-        ) from error
 
 
 def _require_plain(pool: Any) -> None:
@@ -278,7 +267,7 @@ def _recipe(task: str | None, pool: Any, config: Mapping[str, Any]) -> dict[str,
         "maker": "envpool",
         "id": task or type(pool).__name__.removesuffix("GymnasiumEnvPool"),
         "options": options,
-        "versions": {"envpool": _imported().__version__},
+        "versions": module_versions(["envpool"]),
     }
     if task is None:
         recipe["seed"] = config["env_seed"] or config["seed"]

@@ -50,11 +50,24 @@ class NoopStart(RecordedWrapper[ObsType, ActType]):
     def __init__(
         self, env: gymnasium.Env[ObsType, ActType], noop_max: int = 30, *, noop_action: int = 0
     ) -> None:
-        _check(env, noop_max, noop_action)
+        check_whole("noop_max", noop_max, 0, hint="; 0 starts at once")
+        meanings = action_meanings(env)
+        has_no_noop = bool(meanings) and "NOOP" not in meanings and hasattr(env.unwrapped, "ale")
+        if has_no_noop and noop_action == 0:
+            space, screens = env.observation_space, env.unwrapped.observation_space
+            if space != screens or len(space.shape or ()) < 2:
+                raise ValueError(
+                    f"NoopStart: expected the emulator's screens as observations, where no action "
+                    f"of {meanings} is NOOP, got {space}; wrap it before other wrappers"
+                )
+        elif meanings and meanings[noop_action] != "NOOP":
+            raise ValueError(
+                f"noop_action: expected the index of NOOP among {meanings}, got {noop_action}"
+            )
         super().__init__(env, {"noop_max": noop_max, "noop_action": noop_action})
         self.noop_max = noop_max
         self.noop_action = cast("ActType", noop_action)
-        self._ale = emulator_of(env) if _has_no_noop(env) else None
+        self._ale = emulator_of(env) if has_no_noop else None
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -105,27 +118,6 @@ def split_noops(
     check_whole("options['noops']", options["noops"], 0, most=noop_max)
     rest = {name: value for name, value in options.items() if name != "noops"}
     return rest or None, int(options["noops"])
-
-
-def _has_no_noop(env: gymnasium.Env[ObsType, ActType]) -> bool:
-    meanings = action_meanings(env)
-    return bool(meanings) and "NOOP" not in meanings and hasattr(env.unwrapped, "ale")
-
-
-def _check(env: gymnasium.Env[ObsType, ActType], noop_max: int, noop_action: int) -> None:
-    check_whole("noop_max", noop_max, 0, hint="; 0 starts at once")
-    meanings = action_meanings(env)
-    if _has_no_noop(env) and noop_action == 0:
-        space, screens = env.observation_space, env.unwrapped.observation_space
-        if space != screens or len(space.shape or ()) < 2:
-            raise ValueError(
-                f"NoopStart: expected the emulator's screens as observations, where no action of "
-                f"{meanings} is NOOP, got {space}; wrap it before other wrappers"
-            )
-    elif meanings and meanings[noop_action] != "NOOP":
-        raise ValueError(
-            f"noop_action: expected the index of NOOP among {meanings}, got {noop_action}"
-        )
 
 
 class FireReset(RecordedWrapper[ObsType, ActType]):

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.core import ActType, ObsType
 
-from ..buffers.base.number_checks import check_whole
+from ..buffers.base.number_checks import check_choice, check_whole
 from ..buffers.spec.exact_values import one_number
 from .env_results import RecordedWrapper
 
@@ -51,7 +51,7 @@ class FrameSkip(RecordedWrapper[ObsType, ActType]):
         *,
         pool: Literal["max", "none"] = "max",
     ) -> None:
-        _check_skip(env, skip, pool)
+        check_skip(env, skip, pool)
         super().__init__(env, {"skip": skip, "pool": pool})
         self.skip = skip
         space = env.observation_space
@@ -75,10 +75,10 @@ class FrameSkip(RecordedWrapper[ObsType, ActType]):
         return observation, total, terminated, truncated, info
 
 
-def _check_skip(env: gymnasium.Env[ObsType, ActType], skip: int, pool: str) -> None:
+def check_skip(env: gymnasium.Env[ObsType, ActType], skip: int, pool: str) -> None:
+    """Check the arguments of a wrapper that skips frames."""
     check_whole("skip", skip, 1, hint="; 1 skips nothing")
-    if pool not in ("max", "none"):
-        raise ValueError(f"pool: expected 'max' or 'none', got {pool!r}")
+    check_choice("pool", pool, ("max", "none"))
     if pool == "max" and not isinstance(env.observation_space, gymnasium.spaces.Box):
         raise ValueError(
             "FrameSkip pools arrays: expected a Box observation space, "
@@ -116,7 +116,11 @@ class FrameStack(RecordedWrapper[Array, ActType]):
         *,
         padding: Literal["zero", "repeat"] = "zero",
     ) -> None:
-        space = _check_stack(env, size, padding)
+        check_whole("size", size, 1, hint="; 1 stacks nothing")
+        check_choice("padding", padding, ("zero", "repeat"))
+        space: gymnasium.Space[Any] = env.observation_space
+        if not isinstance(space, gymnasium.spaces.Box):
+            raise ValueError(f"FrameStack: expected a Box observation space, got {space}")
         super().__init__(env, {"size": size, "padding": padding})
         self.padding = padding
         low, high = (np.repeat(bound[None], size, axis=0) for bound in (space.low, space.high))
@@ -141,15 +145,3 @@ class FrameStack(RecordedWrapper[Array, ActType]):
         self._stack[:-1] = 0 if self.padding == "zero" else observation
         self._stack[-1] = observation
         return self._stack.copy(), info
-
-
-def _check_stack(
-    env: gymnasium.Env[Any, ActType], size: int, padding: str
-) -> gymnasium.spaces.Box[Any]:
-    check_whole("size", size, 1, hint="; 1 stacks nothing")
-    if padding not in ("zero", "repeat"):
-        raise ValueError(f"padding: expected 'zero' or 'repeat', got {padding!r}")
-    space: gymnasium.Space[Any] = env.observation_space
-    if not isinstance(space, gymnasium.spaces.Box):
-        raise ValueError(f"FrameStack: expected a Box observation space, got {space}")
-    return space  # pyright: ignore[reportUnknownVariableType]

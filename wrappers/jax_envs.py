@@ -12,6 +12,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from ..buffers.base.errors import not_copied
+from ..buffers.base.number_checks import check_whole
 from ..buffers.base.optional_libraries import load_library
 
 _LEAST_ROOM = 16  # steps: to compile a loop takes longer than to make memory for them
@@ -124,9 +125,8 @@ class JaxEnvs(VectorEnv[Any, Any, Any]):
         max_episode_steps: int | None = None,
     ) -> None:
         self._jax: Any = load_library("jax", "JaxEnvs", install="'stepwell[jax]'")
-        for name, value in (("num_envs", num_envs), ("max_episode_steps", max_episode_steps or 1)):
-            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-                raise ValueError(f"{name}: expected a whole number >= 1, got {value!r}")
+        check_whole("num_envs", num_envs, 1)
+        check_whole("max_episode_steps", max_episode_steps or 1, 1)
         self._env = _functions_of(env, params)
         self._limit = max_episode_steps
         self.num_envs = int(num_envs)
@@ -247,7 +247,9 @@ class JaxEnvs(VectorEnv[Any, Any, Any]):
 
         def once(carry: _Carry, params: Any, key: Any, number: Any, one: Any) -> tuple[_Carry, Any]:
             chosen = choose(params, key, number, carry.observation, carry.is_first, one)
-            action, extras = chosen if _has_extras(chosen) else (chosen, {})
+            is_pair = isinstance(chosen, tuple) and len(chosen) == 2
+            has_extras = is_pair and isinstance(chosen[1], Mapping)
+            action, extras = chosen if has_extras else (chosen, {})
             carry, (has_stepped, result) = self._step_alone(carry, action, one)
             kept = {name: result.info[name] for name in info if name in result.info}
             result = result._replace(action=action, extras=dict(extras), info=kept)
@@ -290,14 +292,10 @@ class JaxEnvs(VectorEnv[Any, Any, Any]):
             resets = jax.vmap(self._env.reset)(now)
 
             def chosen(reset: Any, step: Any) -> Any:
-                mask = first.reshape(first.shape + (1,) * (jnp.ndim(step) - 1))
                 if jnp.issubdtype(step.dtype, jax.dtypes.prng_key):
-                    raw = jax.random.key_data
-                    both = (raw(reset), raw(step))
-                    mask = first.reshape(first.shape + (1,) * (both[1].ndim - 1))
-                    return jax.random.wrap_key_data(
-                        jnp.where(mask, *both), impl=jax.random.key_impl(step)
-                    )
+                    words = chosen(jax.random.key_data(reset), jax.random.key_data(step))
+                    return jax.random.wrap_key_data(words, impl=jax.random.key_impl(step))
+                mask = first.reshape(first.shape + (1,) * (jnp.ndim(step) - 1))
                 return jnp.where(mask, reset, step)
 
             return jax.tree.map(chosen, resets, after)
@@ -366,11 +364,6 @@ class JaxEnvs(VectorEnv[Any, Any, Any]):
 def _with_masks(info: Mapping[str, Any], has_stepped: np.ndarray) -> dict[str, Any]:
     """Infos with a mask for each: an env that was reset gives none."""
     return {**info, **dict.fromkeys([f"_{name}" for name in info], has_stepped)}
-
-
-def _has_extras(chosen: Any) -> bool:
-    """Test whether a policy returned a pair of actions and extras."""
-    return isinstance(chosen, tuple) and len(chosen) == 2 and isinstance(chosen[1], Mapping)
 
 
 def _functions_of(env: Any, params: Any) -> _Functions:
@@ -483,19 +476,17 @@ def _of_brax(env: Any) -> _Functions:
             )
         layer = vars(layer).get("env")
 
-    def of(state: Any) -> _Result:
-        done = state.done.astype(bool)
-        truncated = done & (state.info.get("truncation", 0.0) != 0)
-        return _Result(
-            state, state.obs, state.reward, done & ~truncated, truncated, dict(state.metrics)
-        )
-
     def reset(key: Any) -> tuple[Any, Any]:
         state = env.reset(key)
         return state, state.obs
 
     def step(key: Any, state: Any, action: Any) -> _Result:
-        return of(env.step(state, action))
+        after = env.step(state, action)
+        done = after.done.astype(bool)
+        truncated = done & (after.info.get("truncation", 0.0) != 0)
+        return _Result(
+            after, after.obs, after.reward, done & ~truncated, truncated, dict(after.metrics)
+        )
 
     jax: Any = importlib.import_module("jax")
     seen = jax.eval_shape(reset, jax.random.key(0))[1]

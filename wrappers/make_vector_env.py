@@ -166,7 +166,7 @@ def make_vec(
                 f"as it steps its envs in threads of its own; use num_threads in env_kwargs"
             )
         return from_envpool(env.removeprefix("envpool:"), num_envs, **(env_kwargs or {}))
-    build = _EnvFactory(_factory(env, dict(env_kwargs or {})), tuple(wrappers), env)
+    build = _EnvFactory(_factory(env, env_kwargs or {}), tuple(wrappers), env)
     game = _RAW_ATARI.fullmatch(env) if isinstance(env, str) and not wrappers else None
     if game and not {"frameskip", "obs_type"} & (env_kwargs or {}).keys():
         warnings.warn(
@@ -202,22 +202,11 @@ class _EnvFactory:
         return env
 
 
-@dataclass(frozen=True)
-class _SpecFactory:
-    """A factory for an `EnvSpec`; the id need not be registered in the process that calls it."""
-
-    spec: EnvSpec
-    kwargs: dict[str, Any]
-
-    def __call__(self) -> AnyEnv:
-        return gym.make(self.spec, **self.kwargs)
-
-
-def _factory(env: str | EnvSpec | EnvFn, env_kwargs: dict[str, Any]) -> EnvFn:
-    if isinstance(env, EnvSpec):
-        return _SpecFactory(env, env_kwargs)
-    if isinstance(env, str):
-        return _SpecFactory(find_spec(env), env_kwargs)
+def _factory(env: str | EnvSpec | EnvFn, env_kwargs: Mapping[str, Any]) -> EnvFn:
+    if isinstance(env, str | EnvSpec):
+        # By the spec, as the id need not be registered in the process that calls it.
+        spec = find_spec(env) if isinstance(env, str) else env
+        return partial(gym.make, spec, **env_kwargs)
     if callable(env):
         return env
     raise TypeError(
@@ -304,7 +293,11 @@ def find_spec(env_id: str) -> EnvSpec:
             importlib.import_module(module)
         if name.startswith("ALE/") or _RAW_ATARI.fullmatch(name):
             _register_ale()
-        return gym.spec(_with_version(name))
+        namespace, bare, version = parse_env_id(name)
+        if version is None and name not in gym.registry:
+            newest = find_highest_version(namespace, bare)
+            return gym.spec(name if newest is None else f"{name}-v{newest}")
+        return gym.spec(name)
     except ImportError as error:
         raise ValueError(
             f"env id {env_id!r} names a module that cannot be imported: expected {module!r} to be "
@@ -315,14 +308,6 @@ def find_spec(env_id: str) -> EnvSpec:
             f"unknown env id {env_id!r}: expected one in gymnasium's registry, got one that is "
             f"not there; {_closest(name)}"
         ) from None
-
-
-def _with_version(name: str) -> str:
-    namespace, bare, version = parse_env_id(name)
-    if version is None and name not in gym.registry:
-        newest = find_highest_version(namespace, bare)
-        return name if newest is None else f"{name}-v{newest}"
-    return name
 
 
 def _register_ale() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
 import itertools
@@ -14,6 +15,7 @@ import numpy.typing as npt
 from gymnasium import spaces
 from gymnasium.error import UnsupportedMode
 
+from ..buffers.base.number_checks import check_whole
 from ..buffers.base.optional_libraries import installed_version
 from ..buffers.spec.exact_values import one_flag, one_number
 from .env_results import AdaptedEnv, layers_of, owned_array, owned_info, owned_observation
@@ -84,7 +86,8 @@ class OldGymEnv(AdaptedEnv):
     """The env that `from_gym` returns."""
 
     def __init__(self, env: object, *, max_episode_steps: int | None = None) -> None:
-        _check_limit(max_episode_steps)
+        if max_episode_steps is not None:
+            check_whole("max_episode_steps", max_episode_steps, 1, hint="; None sets no limit")
         check_old_env(env)
         super().__init__(env)
         old = self.old_env = self._inner
@@ -165,8 +168,10 @@ class OldGymEnv(AdaptedEnv):
         """Split the result of `reset` into observation and info."""
         space = self.observation_space
         if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping):  # pyright: ignore[reportUnknownArgumentType]
-            if not isinstance(space, gymnasium.spaces.Tuple) or not _fits(space, result):
-                return owned_observation(space, result[0]), owned_info(result[1])
+            if isinstance(space, spaces.Tuple):
+                with contextlib.suppress(ValueError):
+                    return owned_observation(space, result), {}
+            return owned_observation(space, result[0]), owned_info(result[1])
         return owned_observation(space, result), {}
 
     def _metadata(self) -> AnyInfo:
@@ -196,16 +201,6 @@ class OldGymEnv(AdaptedEnv):
         return "rgb_array" if draws else None
 
 
-def _check_limit(max_episode_steps: object) -> None:
-    if max_episode_steps is None:
-        return
-    if type(max_episode_steps) is not int or max_episode_steps < 1:
-        raise ValueError(
-            f"max_episode_steps is invalid: expected a whole number of at least 1, got "
-            f"{max_episode_steps!r}; None sets no limit"
-        )
-
-
 def _plain_action(action: Any) -> Any:
     """Convert an integer to a Python int, which JoypadSpace and others look up in a dict."""
     if isinstance(action, np.integer) or (
@@ -233,14 +228,6 @@ def _read_step(result: Any) -> tuple[Any, float, bool, bool, AnyInfo]:
         truncated = done and one_flag(is_cut, "TimeLimit.truncated")
         terminated = done and not truncated
     return observation, one_number(reward, "reward"), terminated, truncated, known
-
-
-def _fits(space: gymnasium.Space[Any], value: object) -> bool:
-    try:
-        owned_observation(space, value)
-    except ValueError:
-        return False
-    return True
 
 
 NEEDED = ("reset", "step", "observation_space", "action_space")
@@ -288,11 +275,7 @@ def accepts(env: object, method: str, keyword: str) -> bool:
     for layer in layers(env):
         try:
             parameters = inspect.signature(getattr(layer, method)).parameters
-        except (
-            AttributeError,
-            TypeError,
-            ValueError,
-        ):  # no such method, or one without a signature
+        except (AttributeError, TypeError, ValueError):  # no such method, or no known signature
             return False
         if keyword in parameters:
             return True
@@ -334,25 +317,21 @@ def modern_space(space: object, where: str) -> AnySpace:
     # A space is recognized by the name of its class or of a base class, so `gym` is not imported.
     # ``where`` is its name in error messages.
     for kind in type(space).__mro__:
-        make = _MAKERS.get(kind.__name__)
-        if make is not None:
-            return _made(make, space, where)
+        if kind.__name__ in _MAKERS:
+            try:
+                return _MAKERS[kind.__name__](space, where)
+            except AttributeError as error:
+                raise TypeError(
+                    f"{where} cannot be turned into gymnasium's: expected a "
+                    f"{type(space).__qualname__} with the attributes of gym's, got one where "
+                    f"{error}; set it to gymnasium's own space"
+                ) from None
     if isinstance(space, spaces.Space):  # of texts, sequences, graphs
         return space
     raise TypeError(
         f"{where} cannot be turned into gymnasium's: expected {', '.join(_MAKERS)}, got "
         f"{type(space).__module__}.{type(space).__qualname__}; set it to one of them first"
     )
-
-
-def _made(make: Callable[[Any, str], AnySpace], space: object, where: str) -> AnySpace:
-    try:
-        return make(space, where)
-    except AttributeError as error:
-        raise TypeError(
-            f"{where} cannot be turned into gymnasium's: expected a {type(space).__qualname__} "
-            f"with the attributes of gym's, got one where {error}; set it to gymnasium's own space"
-        ) from None
 
 
 def _box(space: Any, where: str) -> AnySpace:
@@ -388,8 +367,6 @@ _MAKERS: dict[str, Callable[[Any, str], AnySpace]] = {
 
 
 RamArray = np.ndarray[tuple[int, ...], np.dtype[np.uint8]]
-# Sizes of a ROM: (byte of the header with the count, KB per count).
-_ROM_SIZES = {"prg_rom_size": (4, 16), "chr_rom_size": (5, 8)}
 
 
 class RamView(RamArray):
@@ -427,22 +404,6 @@ def patch_nes_py() -> None:
         >>> patch_nes_py()  # doctest: +SKIP
         >>> env = from_gym(nes_py.NESEnv("game.nes"))  # doctest: +SKIP
     """
-    _check_version()
-    try:
-        rom = importlib.import_module("nes_py._rom").ROM
-        env = importlib.import_module("nes_py.nes_env").NESEnv
-    except ImportError as error:
-        raise ImportError(
-            f"nes-py cannot be imported ({error}): expected nes-py 8 and its dependencies; "
-            "reinstall it: pip install --force-reinstall 'nes-py<9'"
-        ) from error
-    for name, (byte, kilobytes) in _ROM_SIZES.items():
-        setattr(rom, name, _rom_size(byte, kilobytes))
-    if not isinstance(env.__dict__.get("_ram_buffer"), _PatchedRam):
-        env._ram_buffer = _PatchedRam(env._ram_buffer)
-
-
-def _check_version() -> None:
     found = installed_version("nes-py")
     if found is None:
         raise ImportError(
@@ -453,13 +414,19 @@ def _check_version() -> None:
         raise ValueError(
             f"nes-py needs no patch: expected a version below 9, got {found}; omit patch_nes_py"
         )
-
-
-def _rom_size(byte: int, kilobytes: int) -> property:
-    def size(rom: Any) -> int:
-        return kilobytes * int(rom.header[byte])
-
-    return property(size)
+    try:
+        rom = importlib.import_module("nes_py._rom").ROM
+        env = importlib.import_module("nes_py.nes_env").NESEnv
+    except ImportError as error:
+        raise ImportError(
+            f"nes-py cannot be imported ({error}): expected nes-py 8 and its dependencies; "
+            "reinstall it: pip install --force-reinstall 'nes-py<9'"
+        ) from error
+    # 16 KB and 8 KB for each count in the header.
+    rom.prg_rom_size = property(lambda rom: 16 * int(rom.header[4]))
+    rom.chr_rom_size = property(lambda rom: 8 * int(rom.header[5]))
+    if not isinstance(env.__dict__.get("_ram_buffer"), _PatchedRam):
+        env._ram_buffer = _PatchedRam(env._ram_buffer)
 
 
 class _PatchedRam:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, cast
 
 import gymnasium
@@ -92,16 +92,14 @@ class PettingZooEnv(AdaptedEnv):
     def __init__(self, env: object) -> None:
         super().__init__(_as_parallel(env))
         parallel = self.parallel_env = self._inner
-        self._agents = _agents_of(parallel)
+        self._agents = _agents_of(parallel)  # by name, in the order of the axis A
         seen = {name: parallel.observation_space(agent) for name, agent in self._agents.items()}
-        self._action_spaces = {
-            name: parallel.action_space(agent) for name, agent in self._agents.items()
-        }
+        chosen = {name: parallel.action_space(agent) for name, agent in self._agents.items()}
         count = len(self._agents)
         self.observation_space = spaces.Dict(
             {"agents": spaces.Dict(seen), "present": spaces.MultiBinary(count)}
         )
-        self.action_space = spaces.Dict(self._action_spaces)
+        self.action_space = spaces.Dict(chosen)
         self.render_mode = getattr(parallel, "render_mode", None)
         self.metadata = self._metadata(env)
         self._seen = seen
@@ -135,12 +133,8 @@ class PettingZooEnv(AdaptedEnv):
         observations, rewards, terminations, truncations, infos = result
         acted, present = self._present, self._present_now()
         self._check_keys("rewards", rewards, acted)
-        reward = np.array(
-            [
-                one_number(rewards.get(agent, 0), f"reward of {name!r}")
-                for name, agent in self._items()
-            ]
-        )
+        agents = self._agents.items()
+        reward = np.array([one_number(rewards.get(a, 0), f"reward of {k!r}") for k, a in agents])
         terminated = self._flags("terminations", terminations, acted)
         truncated = self._flags("truncations", truncations, acted)
         ended = terminated | truncated
@@ -160,10 +154,6 @@ class PettingZooEnv(AdaptedEnv):
 
     def __str__(self) -> str:
         return f"<from_pettingzoo({self.parallel_env!s})>"
-
-    def _items(self) -> Iterator[tuple[str, Any]]:
-        """Pairs of name and agent, in the order of the axis A."""
-        return iter(self._agents.items())
 
     def _names(self, marks: np.ndarray) -> list[str]:
         return [name for name, mark in zip(self._agents, marks, strict=True) if mark]
@@ -190,7 +180,7 @@ class PettingZooEnv(AdaptedEnv):
             )
         return {
             self._agents[name]: int(given[name])
-            if isinstance(self._action_spaces[name], spaces.Discrete)
+            if isinstance(cast("spaces.Dict", self.action_space)[name], spaces.Discrete)
             else given[name]
             for name in self._names(self._present)
         }
@@ -206,7 +196,7 @@ class PettingZooEnv(AdaptedEnv):
                 observations[agent] if is_seen else self._nothing[name],
                 f"{name}'s observation",
             )
-            for (name, agent), is_seen in zip(self._items(), seen, strict=True)
+            for (name, agent), is_seen in zip(self._agents.items(), seen, strict=True)
         }
         return {"agents": parts, "present": present.astype(np.int8)}
 
@@ -220,7 +210,7 @@ class PettingZooEnv(AdaptedEnv):
     def _check_keys(self, what: str, given: Mapping[Any, Any], needed: np.ndarray) -> None:
         missing = [
             name
-            for (name, agent), is_needed in zip(self._items(), needed, strict=True)
+            for (name, agent), is_needed in zip(self._agents.items(), needed, strict=True)
             if is_needed and given.get(agent) is None
         ]
         if missing:
@@ -253,7 +243,7 @@ class PettingZooEnv(AdaptedEnv):
     ) -> AnyInfo:
         found: AnyInfo = {
             f"{name}/{key}": value
-            for name, agent in self._items()
+            for name, agent in self._agents.items()
             for key, value in owned_info(infos.get(agent)).items()
         }
         found["agent_reward"] = reward

@@ -3,8 +3,9 @@
 import dataclasses
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import takewhile
 from typing import Any, cast
 
 import gymnasium as gym
@@ -13,6 +14,7 @@ from gymnasium import wrappers
 from gymnasium.envs.registration import EnvSpec, WrapperSpec
 from gymnasium.vector import SyncVectorEnv  # `patch_gymnasium` gives the name to a subclass
 
+from .env_results import layers_of
 from .frames import FrameStack
 from .seeded_resets import SeededResets
 from .versions import versions_of
@@ -49,13 +51,14 @@ def recipe_of(env: AnyEnv, source: object) -> dict[str, Any]:
     chain = [one for one in _wrappers_of(env) if not isinstance(one, CHECKERS)]
     own = dict(_own_recipe(env))
     own_versions = own.pop("versions", {})
+    size, padding = stack_of(env) or (1, None)
     return {
         "maker": "make_vec",
         "id": jsonable(source) if spec is None else spec.id,
         "kwargs": {} if spec is None else jsonable(spec.kwargs),
         "wrappers": [_wrapper_recipe(one) for one in reversed(chain)],
         "frame_skip": _frame_skip(env),
-        **_stack_recipe(env),
+        **({"frame_stack": size, "stack_padding": padding} if padding is not None else {}),
         **({"env": own} if own else {}),
         "versions": {**versions_of([*_wrappers_of(env), env.unwrapped]), **own_versions},
     }
@@ -80,27 +83,21 @@ def spec_of(env: AnyEnv) -> str | None:
 def spec_text(spec: EnvSpec) -> str:
     """Return an `EnvSpec` as the JSON that `read_spec` reads."""
     # TypeError or ValueError: an argument is nothing that JSON can hold, such as a function.
-    return dataclasses.replace(
-        spec,
-        kwargs=tagged(spec.kwargs),
-        additional_wrappers=tuple(
-            dataclasses.replace(one, kwargs=tagged(one.kwargs)) for one in spec.additional_wrappers
-        ),
-    ).to_json()
+    return _converted(spec, tagged).to_json()
 
 
 def read_spec(text: str) -> EnvSpec:
     """Return the `EnvSpec` of `spec_of`'s text, or of that of `EnvSpec.to_json`."""
     # Of another text, any kind of exception comes.
-    spec = EnvSpec.from_json(text)
-    return dataclasses.replace(
-        spec,
-        kwargs=_untagged(spec.kwargs),
-        additional_wrappers=tuple(
-            dataclasses.replace(one, kwargs=_untagged(one.kwargs))
-            for one in spec.additional_wrappers
-        ),
+    return _converted(EnvSpec.from_json(text), _untagged)
+
+
+def _converted(spec: EnvSpec, convert: Callable[[Any], Any]) -> EnvSpec:
+    """The spec with other arguments, its own and those of its wrappers."""
+    inner = (
+        dataclasses.replace(one, kwargs=convert(one.kwargs)) for one in spec.additional_wrappers
     )
+    return dataclasses.replace(spec, kwargs=convert(spec.kwargs), additional_wrappers=tuple(inner))
 
 
 _TUPLE, _ARRAY, _TYPE = "__tuple__", "__array__", "__dtype__"
@@ -165,26 +162,12 @@ def _own_recipe(env: AnyEnv) -> Mapping[str, Any]:
 
 
 def _wrappers_of(env: AnyEnv) -> list[gym.Wrapper[Any, Any, Any, Any]]:
-    found: list[gym.Wrapper[Any, Any, Any, Any]] = []
-    inner: Any = env
-    while isinstance(inner, gym.Wrapper):
-        found.append(inner)  # pyright: ignore[reportUnknownArgumentType]
-        inner = found[-1].env
-    return found
+    return [*takewhile(lambda one: isinstance(one, gym.Wrapper), layers_of(env, "env"))]
 
 
 def _wrapper_recipe(wrapper: gym.Wrapper[Any, Any, Any, Any]) -> dict[str, Any]:
-    kwargs = getattr(
-        wrapper, "_saved_kwargs", None
-    )  # None: the wrapper does not record its arguments
+    kwargs = getattr(wrapper, "_saved_kwargs", None)  # None: it does not record its arguments
     return {"name": wrapper.class_name(), "kwargs": None if kwargs is None else jsonable(kwargs)}
-
-
-def _stack_recipe(env: AnyEnv) -> dict[str, Any]:
-    found = stack_of(env)
-    if found is None or found[1] is None:
-        return {}
-    return {"frame_stack": found[0], "stack_padding": found[1]}
 
 
 def stack_of(env: AnyEnv) -> tuple[int, str | None] | None:

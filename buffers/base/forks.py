@@ -19,11 +19,9 @@ class Forkable(Protocol):
 
     def lock_for_fork(self) -> Any:
         """The lock that guards it; None where there is nothing to guard yet."""
-        ...
 
     def forked(self, *, is_torn: bool) -> None:
         """Called in the child; ``is_torn``: a thread that is not in it was at work."""
-        ...
 
 
 class _Generator(np.random.Generator):
@@ -75,10 +73,6 @@ class _Forks:
                 is_held = lock.acquire(timeout=max(0.0, deadline - time.monotonic()))
                 self._held.append((user, lock.release if is_held else None))
 
-    def after_in_parent(self) -> None:
-        """Let the other threads go on."""
-        self._release()
-
     def after_in_child(self) -> None:
         """Give each generator a stream of its own."""
         for each in list(self.generators):
@@ -88,9 +82,10 @@ class _Forks:
         held = {id(user): release is not None for user, release in self._held}
         for user in list(self.users):
             user.forked(is_torn=not held.get(id(user), True))
-        self._release()
+        self.release()
 
-    def _release(self) -> None:
+    def release(self) -> None:
+        """Let the other threads go on."""
         held, self._held = self._held, []
         for _, release in held:
             if release is not None:
@@ -102,6 +97,6 @@ _FORKS = _Forks()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
         before=_FORKS.before,
-        after_in_parent=_FORKS.after_in_parent,
+        after_in_parent=_FORKS.release,
         after_in_child=_FORKS.after_in_child,
     )

@@ -1,10 +1,10 @@
-"""Numbers as arguments: counts, sizes, probabilities, checked; and numbers as text, as 100k."""
+"""Arguments, checked: counts, sizes, probabilities, choices; and numbers as text, as 100k."""
 
 from __future__ import annotations
 
 import numbers
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any, TypeGuard
 
@@ -45,6 +45,12 @@ def check_whole(
     if not is_whole(value) or value < least or (most is not None and value > most):
         allowed = f">= {least}" if most is None else f"from {least} to {most}"
         raise ValueError(f"{name}: expected a whole number {allowed}, got {value!r}{hint}")
+
+
+def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
+    """Refuse a value that is none of the choices."""
+    if value not in choices:
+        raise ValueError(f"{name}: expected {' or '.join(map(repr, choices))}, got {value!r}")
 
 
 def is_real(value: object) -> TypeGuard[float]:

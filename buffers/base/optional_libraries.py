@@ -43,20 +43,15 @@ def load_library(
         raise ImportError(
             f"{wanted_for} needs {top}, which is not installed: pip install {install}", name=top
         ) from error
-    if at_least is not None:
-        _check_version(package or top, wanted_for, install, at_least)
-    return found
-
-
-def _check_version(package: str, wanted_for: str, install: str, at_least: str) -> None:
-    """Reject an older version."""
-    installed = installed_version(package)  # a source tree on the path has none
-    if installed is not None and version_numbers(installed) < version_numbers(at_least):
+    package = package or top
+    installed = installed_version(package) if at_least else None  # None: a source tree on the path
+    if installed and version_numbers(installed) < version_numbers(at_least or ""):
         raise ImportError(
             f"{wanted_for} needs {package} {at_least} or newer, got {installed}: "
             f"pip install -U {install}",
             name=package,
         )
+    return found
 
 
 def installed_version(package: str) -> str | None:

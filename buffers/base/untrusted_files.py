@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 import re
 import stat
@@ -30,13 +31,11 @@ _SHARD: Final = re.compile(r"(.*?)([0-9]+)(-of-[0-9]+)(?![0-9]).*")
 
 def in_order(paths: Iterable[Path]) -> list[Path]:
     """Paths in the order of their names, of which numbers count as numbers."""
-    return sorted(
-        paths,
-        key=lambda path: (
-            [_pieces(part) for part in (*path.parent.parts, *_halves(path))],
-            path.name,
-        ),
-    )
+
+    def key(path: Path) -> tuple[object, str]:
+        return [_pieces(part) for part in (*path.parent.parts, *_halves(path))], path.name
+
+    return sorted(paths, key=key)
 
 
 def is_next(path: Path, before: Path) -> bool:
@@ -254,9 +253,7 @@ def _array_bytes(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> int:
         raise ValueError(f"{info.filename!r} holds objects, which only pickle could read")
     if dtype.kind == "V" or any(size < 0 for size in shape):
         raise ValueError(f"{info.filename!r} is {dtype} {shape}, no plain array")
-    nbytes = dtype.itemsize
-    for size in shape:
-        nbytes *= size
+    nbytes = dtype.itemsize * math.prod(shape)
     if head.tell() + nbytes != info.file_size:
         raise ValueError(
             f"{info.filename!r} is {dtype} {shape}, but has {info.file_size - head.tell():,} bytes"

@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
+from ..base.number_checks import check_whole
 from .exact_values import exactly, numbers_in, part_of
 
 DEFAULT_LENGTHS = {"text": 256, "items": 64}
@@ -68,36 +69,44 @@ class FixedSpace(spaces.Dict):
         except (ValueError, TypeError, KeyError, IndexError):
             return False
 
-    def _too_long(self, what: str, count: int, most: int) -> ValueError:
-        return ValueError(
-            f"{self.name}: expected at most {most} {what}, got {count}; give more room by "
-            f"stepwell.wrappers.FixedSpaces(env, lengths={{{self.name!r}: {count}}})"
-        )
+    def _check_room(self, what: str, count: int, most: int, part: str = "") -> None:
+        """Refuse a value, or a part of one, for which there is no room."""
+        if count > most:
+            raise ValueError(
+                f"{self.name}: expected at most {most} {what}, got {count}; give more room by "
+                f"stepwell.wrappers.FixedSpaces(env, lengths={{{self.name + part!r}: {count}}})"
+            )
 
-    def _length(self, value: object, most: int, what: str = "length") -> int:
+    def _length(self, value: object, most: int, what: str) -> int:
         """A length that was stored, checked."""
         length = int(np.asarray(value))
         if not 0 <= length <= most:
             raise ValueError(f"{self.name}: expected a {what} of 0 to {most}, got {length}")
         return length
 
-    def _check_mask(self, mask: object, length: int) -> None:
-        marks = np.asarray(mask)
+    def _ragged_length(self, arrays: Mapping[str, Any], most: int, prefix: str = "") -> int:
+        """The number of places that have values, as a length and a mask say."""
+        length = self._length(arrays[f"{prefix}length"], most, f"{prefix}length")
+        marks = np.asarray(arrays[f"{prefix}mask"])
         if not np.array_equal(marks, np.arange(len(marks)) < length):
             raise ValueError(
                 f"{self.name}: expected a mask of the first {length} places, got {marks.tolist()}"
             )
+        return length
 
-
-@batch_space.register(FixedSpace)
-def _batched(space: FixedSpace, n: int = 1) -> spaces.Dict:
-    return _BatchedFixedSpace(space, n)
+    def _padded(self, space: _Space, items: Sequence[Any], width: int) -> Any:
+        """Items of a fixed space as arrays [W, ...], with zeros behind the last one."""
+        padded = create_empty_array(space, width, fn=np.zeros)
+        if items:
+            rows = [encode(space, item, self.name) for item in items]
+            _write(padded, join_values(space, rows), len(items))
+        return padded
 
 
 class _BatchedFixedSpace(spaces.Dict):
     """The arrays of N values: samples are N samples, not random arrays."""
 
-    def __init__(self, single: FixedSpace, n: int) -> None:
+    def __init__(self, single: FixedSpace, n: int = 1) -> None:
         self._single, self._n = single, n
         super().__init__({key: batch_space(part, n) for key, part in single.spaces.items()})
 
@@ -109,6 +118,7 @@ class _BatchedFixedSpace(spaces.Dict):
         return self._single.seed(seed)
 
 
+batch_space.register(FixedSpace, _BatchedFixedSpace)
 # For a Tuple, Gymnasium looks up the exact classes of the parts, not those that they inherit from.
 iterate.register(_BatchedFixedSpace, iterate.dispatch(spaces.Dict))
 
@@ -142,8 +152,7 @@ class FixedText(FixedSpace):
         """The code points of a text."""
         if not isinstance(value, str):
             raise ValueError(f"{self.name}: expected a text, got {value!r}")
-        if len(value) > self.width:
-            raise self._too_long("characters", len(value), self.width)
+        self._check_room("characters", len(value), self.width)
         codes = np.array([*map(ord, value)], np.int64)
         if len(codes) and codes.max() > self._largest:
             raise ValueError(
@@ -155,8 +164,7 @@ class FixedText(FixedSpace):
 
     def decode(self, arrays: Mapping[str, Any]) -> str:
         """The text of code points."""
-        length = self._length(arrays["length"], self.width)
-        self._check_mask(arrays["mask"], length)
+        length = self._ragged_length(arrays, self.width)
         codes = np.asarray(arrays["value"])[:length].tolist()
         if not all(0 <= code <= _LARGEST_CODE for code in codes):
             raise ValueError(f"{self.name}: expected code points of characters, got {codes}")
@@ -184,22 +192,15 @@ class FixedSequence(FixedSpace):
             items = list(value)
         else:
             raise ValueError(f"{self.name}: expected a tuple, got {type(value).__name__}")
-        if len(items) > self.width:
-            raise self._too_long("items", len(items), self.width)
-        rows = _padded(
-            self.item, [encode(self.item, item, self.name) for item in items], self.width
-        )
+        self._check_room("items", len(items), self.width)
+        rows = self._padded(self.item, items, self.width)
         return {"value": rows, **_ragged_values(len(items), self.width)}
 
     def decode(self, arrays: Mapping[str, Any]) -> Any:
         """The items of padded ones."""
-        length = self._length(arrays["length"], self.width)
-        self._check_mask(arrays["mask"], length)
+        length = self._ragged_length(arrays, self.width)
         items = tuple(decode(self.item, _row(arrays["value"], place)) for place in range(length))
-        if not self.original.stack:
-            return items
-        space = self.original.feature_space
-        return join_values(space, items)
+        return join_values(self.original.feature_space, items) if self.original.stack else items
 
 
 class FixedGraph(FixedSpace):
@@ -242,20 +243,16 @@ class FixedGraph(FixedSpace):
         ):
             raise ValueError(f"{self.name}: expected a graph of {self.original}, got {value}")
         nodes = list(iterate(self.original.batch_node_space, value.nodes))
-        if len(nodes) > self.nodes:
-            raise self._longer("node", len(nodes), self.nodes)
+        self._check_room("nodes", len(nodes), self.nodes, "/node")
         arrays = {
-            "node": _padded(
-                self.node, [encode(self.node, n, self.name) for n in nodes], self.nodes
-            ),
+            "node": self._padded(self.node, nodes, self.nodes),
             **_ragged_values(len(nodes), self.nodes, "node_"),
         }
         if self.edge is None:
             return arrays
         batched: Any = self.original.batch_edge_space
         edges = [] if value.edges is None else list(iterate(batched, value.edges))
-        if len(edges) > self.edges:
-            raise self._longer("edge", len(edges), self.edges)
+        self._check_room("edges", len(edges), self.edges, "/edge")
         links = np.zeros((self.edges, 2), np.int32)
         if value.edge_links is not None:
             given = numbers_in(value.edge_links, self.name)
@@ -269,9 +266,7 @@ class FixedGraph(FixedSpace):
             links[: len(edges)] = given
         return {
             **arrays,
-            "edge": _padded(
-                self.edge, [encode(self.edge, e, self.name) for e in edges], self.edges
-            ),
+            "edge": self._padded(self.edge, edges, self.edges),
             "edge_links": links,
             **_ragged_values(len(edges), self.edges, "edge_"),
             # A graph with no edges and one whose edges are None have the same arrays else.
@@ -291,17 +286,9 @@ class FixedGraph(FixedSpace):
     def _decoded(
         self, part: str, fixed: _Space, space: _Space, arrays: Mapping[str, Any], most: int
     ) -> Any:
-        length = self._length(arrays[f"{part}_length"], most, f"{part}_length")
-        self._check_mask(arrays[f"{part}_mask"], length)
+        length = self._ragged_length(arrays, most, f"{part}_")
         items = tuple(decode(fixed, _row(arrays[part], place)) for place in range(length))
         return join_values(space, items)
-
-    def _longer(self, part: str, count: int, most: int) -> ValueError:
-        name = f"{self.name}/{part}"
-        return ValueError(
-            f"{self.name}: expected at most {most} {part}s, got {count}; give more room by "
-            f"stepwell.wrappers.FixedSpaces(env, lengths={{{name!r}: {count}}})"
-        )
 
 
 class FixedOneOf(FixedSpace):
@@ -332,8 +319,9 @@ class FixedOneOf(FixedSpace):
             )
         arrays: dict[str, Any] = {"choice": np.int64(choice)}
         for place, part in enumerate(self.alternatives):
+            zeros = _row(create_empty_array(part, 1, fn=np.zeros), 0)
             is_chosen = place == choice
-            arrays[str(place)] = encode(part, value[1], self.name) if is_chosen else _zeros(part)
+            arrays[str(place)] = encode(part, value[1], self.name) if is_chosen else zeros
         return arrays
 
     def decode(self, arrays: Mapping[str, Any]) -> tuple[np.int64, Any]:
@@ -373,8 +361,7 @@ def fixed_space(
     # limit, 256 characters for other texts, 64 items and nodes, and 256 edges.
     lengths = lengths or {}
     for field, length in lengths.items():
-        if not isinstance(length, int | np.integer) or isinstance(length, bool) or length < 1:
-            raise ValueError(f"lengths[{field!r}]: expected a whole number >= 1, got {length!r}")
+        check_whole(f"lengths[{field!r}]", length, 1)
     if _numbers(space, name, lengths) > _MOST_NUMBERS:
         raise ValueError(
             f"{name} space {space}: expected at most {_MOST_NUMBERS:,} numbers for a value, got "
@@ -574,19 +561,14 @@ def _places(arrays: Any) -> Sequence[Any]:
 def _first_shape(space: _Space, arrays: Any) -> tuple[tuple[int, ...], int]:
     """The shape of the first array, and the number of its axes that are not of one value."""
     if isinstance(space, spaces.Dict):
-        for key, part in space.spaces.items():
-            found = _first_shape(part, arrays[key])
-            if found[0]:
-                return found
-        return (), 0
-    if isinstance(space, spaces.Tuple):
-        for part, item in zip(space.spaces, _places(arrays), strict=True):
-            found = _first_shape(part, item)
-            if found[0]:
-                return found
-        return (), 0
-    shape = np.shape(arrays)
-    return shape, len(shape) - len(space.shape or ())
+        pairs = [(part, arrays[key]) for key, part in space.spaces.items()]
+    elif isinstance(space, spaces.Tuple):
+        pairs = [*zip(space.spaces, _places(arrays), strict=True)]
+    else:
+        shape = np.shape(arrays)
+        return shape, len(shape) - len(space.shape or ())
+    shapes = (_first_shape(part, array) for part, array in pairs)
+    return next((found for found in shapes if found[0]), ((), 0))
 
 
 def encode_parts(space: _Space, value: Any) -> Any:
@@ -615,10 +597,6 @@ def _ragged_values(length: int, width: int, prefix: str = "") -> dict[str, Any]:
     return {f"{prefix}length": np.int64(length), f"{prefix}mask": np.arange(width) < length}
 
 
-def _zeros(space: _Space) -> Any:
-    return _row(create_empty_array(space, 1, fn=np.zeros), 0)
-
-
 def _row(tree: Any, place: int) -> Any:
     """One item of nested arrays."""
     if isinstance(tree, Mapping):
@@ -626,14 +604,6 @@ def _row(tree: Any, place: int) -> Any:
     if isinstance(tree, tuple):
         return tuple(_row(part, place) for part in tree)
     return tree[place]
-
-
-def _padded(space: _Space, items: Sequence[Any], width: int) -> Any:
-    """Items of a fixed space as arrays [W, ...], with zeros behind the last one."""
-    padded = create_empty_array(space, width, fn=np.zeros)
-    if items:
-        _write(padded, join_values(space, items), len(items))
-    return padded
 
 
 def _write(padded: Any, rows: Any, count: int) -> None:
@@ -649,7 +619,6 @@ def _write(padded: Any, rows: Any, count: int) -> None:
 
 
 def join_values(space: _Space, items: Sequence[Any]) -> Any:
-    """One batch of values of a space."""
     """Values as a vector env of that space batches them."""
     empty: Any = create_empty_array(space, len(items))
     return concatenate(space, items, empty) if items else empty

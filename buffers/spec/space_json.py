@@ -44,19 +44,11 @@ def space_to_json(space: spaces.Space[Any]) -> dict[str, Any]:
             "high": _bound(space.high),
         }
     if isinstance(space, spaces.Discrete):
-        return {
-            "type": "Discrete",
-            "dtype": np.dtype(space.dtype).name,
-            "n": int(space.n),
-            "start": int(space.start),
-        }
+        counts = {"n": int(space.n), "start": int(space.start)}
+        return {"type": "Discrete", "dtype": np.dtype(space.dtype).name, **counts}
     if isinstance(space, spaces.MultiDiscrete):
-        return {
-            "type": "MultiDiscrete",
-            "dtype": np.dtype(space.dtype).name,
-            "nvec": space.nvec.tolist(),
-            "start": space.start.tolist(),
-        }
+        lists = {"nvec": space.nvec.tolist(), "start": space.start.tolist()}
+        return {"type": "MultiDiscrete", "dtype": np.dtype(space.dtype).name, **lists}
     if isinstance(space, spaces.MultiBinary):
         return {"type": "MultiBinary", "n": np.array(space.n).tolist()}
     if hasattr(space, "original"):  # a FixedSpace, whose class is loaded where it is met
@@ -96,12 +88,8 @@ def _fixed_to_json(space: Any) -> dict[str, Any]:
     """A fixed space, as its original and the lengths that it was made with."""
     from .open_spaces import lengths_of
 
-    return {
-        "type": "Fixed",
-        "name": space.name,
-        "lengths": lengths_of(space),
-        "space": space_to_json(space.original),
-    }
+    original = space_to_json(space.original)
+    return {"type": "Fixed", "name": space.name, "lengths": lengths_of(space), "space": original}
 
 
 def spaces_facts(
@@ -188,10 +176,9 @@ def space_from_json(data: Mapping[str, Any]) -> spaces.Space[Any]:
     if kind == "Dict":
         named = mapping(member(data, "spaces"), "spaces")
         return spaces.Dict({key: _part(part) for key, part in named.items()})
-    if kind == "Tuple":
-        return spaces.Tuple([_part(part) for part in items(member(data, "spaces"), "spaces")])
-    if kind == "OneOf":
-        return spaces.OneOf([_part(part) for part in items(member(data, "spaces"), "spaces")])
+    if kind in ("Tuple", "OneOf"):
+        parts = [_part(part) for part in items(member(data, "spaces"), "spaces")]
+        return spaces.Tuple(parts) if kind == "Tuple" else spaces.OneOf(parts)
     if kind == "Sequence":
         stack = member(data, "stack")
         if not isinstance(stack, bool):
@@ -205,10 +192,8 @@ def space_from_json(data: Mapping[str, Any]) -> spaces.Space[Any]:
     if kind == "Fixed":
         from .open_spaces import fixed_space
 
-        lengths = {
-            name: whole(length, "length", 1, _MOST_NUMBERS)
-            for name, length in mapping(member(data, "lengths"), "lengths").items()
-        }
+        given = mapping(member(data, "lengths"), "lengths")
+        lengths = {k: whole(length, "length", 1, _MOST_NUMBERS) for k, length in given.items()}
         name = text(member(data, "name"), "name")
         fixed: spaces.Space[Any] = fixed_space(_part(member(data, "space")), name, lengths)
         return fixed

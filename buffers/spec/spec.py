@@ -6,7 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeAlias, cast, get_args
 
 import numpy as np
@@ -14,7 +14,8 @@ from gymnasium import spaces
 
 from ..base import untrusted_json
 from ..base.errors import SpecMismatch
-from ..base.number_checks import check_whole
+from ..base.number_checks import check_choice, check_whole
+from .exact_values import exactly
 
 FieldKind = Literal["observation", "action", "reward", "info", "extra"]
 """The first part of a field's name."""
@@ -94,14 +95,10 @@ class Field:
                 f"name of a field: expected observation, action, reward, info/... or extra/..., "
                 f"got {self.name!r}"
             )
-        _check_codec(self.name, self.codec)
+        check_choice(f"codec of field {self.name!r}", self.codec, _CODECS)
         if np.dtype(self.dtype).kind not in _PLAIN_KINDS:
             raise TypeError(f"field {self.name!r}: expected a plain dtype, got {self.dtype}")
-        if self.stack_padding not in _PADDINGS:
-            raise ValueError(
-                f"stack_padding of field {self.name!r}: expected one of {', '.join(_PADDINGS)}, "
-                f"got {self.stack_padding!r}"
-            )
+        check_choice(f"stack_padding of field {self.name!r}", self.stack_padding, _PADDINGS)
         if self.stack < 1 or min(self.shape, default=0) < 0 or len(self.shape) > _MOST_AXES:
             raise ValueError(
                 f"field {self.name!r}: expected a stack >= 1 and at most {_MOST_AXES} axes of "
@@ -334,17 +331,7 @@ class Spec:
     def to_json(self) -> dict[str, object]:
         """Plain data for a JSON file; `from_json` reads it."""
         return {
-            "fields": [
-                {
-                    "name": field.name,
-                    "dtype": field.dtype,
-                    "shape": list(field.shape),
-                    "codec": field.codec,
-                    "stack": field.stack,
-                    "stack_padding": field.stack_padding,
-                }
-                for field in self.fields
-            ],
+            "fields": [{**asdict(field), "shape": list(field.shape)} for field in self.fields],
             "observation": self.observation,
             "action": self.action,
         }
@@ -365,10 +352,8 @@ class Spec:
         """
         entries = untrusted_json.items(untrusted_json.member(data, "fields"), "fields")
         fields = tuple(_field_from_json(untrusted_json.mapping(each, "field")) for each in entries)
-        observation, action = (
-            untrusted_json.member(data, part) for part in ("observation", "action")
-        )
-        return cls(fields, cast("Layout", observation), cast("Layout", action))
+        layouts = (untrusted_json.member(data, part) for part in ("observation", "action"))
+        return cls(fields, *cast("Iterable[Layout]", layouts))
 
 
 def kind_of(name: str) -> FieldKind:
@@ -396,7 +381,7 @@ def check_codecs(codecs: object) -> None:
     if not isinstance(codecs, Mapping):
         raise TypeError(f"codecs: expected codecs by field name, got {codecs!r}")
     for name, codec in codecs.items():
-        _check_codec(name, codec)
+        check_choice(f"codec of field {name!r}", codec, _CODECS)
         if codec == "delta":
             raise ValueError(
                 f"codec of field {name!r}: delta is read, but no longer written; choose patch, "
@@ -454,8 +439,6 @@ def exact_rewards(rewards: np.ndarray, where: str = "reward") -> np.ndarray:
     """Rewards as float64, which must hold them exactly where they are whole numbers."""
     if rewards.dtype.kind not in "iu" or rewards.dtype.itemsize < 8:
         return rewards.astype(np.float64, copy=False)
-    from .exact_values import exactly  # loads all wrappers
-
     try:
         return exactly(rewards, np.dtype(np.float64), rewards.shape, where)
     except ValueError as error:
@@ -466,8 +449,6 @@ def marks(name: str, flags: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """Flags of that shape as bools: True or False, also as 1 or 0."""
     if flags.shape != shape:
         raise ValueError(f"{name}: expected one flag for each step, {shape}, got {flags.shape}")
-    from .exact_values import exactly  # loads all wrappers
-
     return exactly(flags, np.dtype(np.bool_), shape, name)
 
 
@@ -539,13 +520,6 @@ def _unstack(fields: list[Field], k: int, padding: Literal["zero", "repeat"]) ->
     shape = stacked.shape[1:]
     codec = default_codec(stacked.numpy_dtype, shape)
     return replace(stacked, shape=shape, codec=codec, stack=k, stack_padding=padding)
-
-
-def _check_codec(name: object, codec: object) -> None:
-    if codec not in _CODECS:
-        raise ValueError(
-            f"codec of field {name!r}: expected one of {', '.join(_CODECS)}, got {codec!r}"
-        )
 
 
 def _field_from_json(data: Mapping[str, object]) -> Field:

@@ -392,10 +392,8 @@ def _misfits(space: Any, value: Any, name: str) -> Iterator[tuple[Verdict, str]]
             got = array[~np.asarray(inside)][0]
             yield "FAIL", f"{name}: expected values of {space}, got {got}"
         if not np.can_cast(array.dtype, space.dtype):
-            yield (
-                "warning",
-                f"{name}: {array.dtype} is stored rounded to {space.dtype}, as declared",
-            )
+            seen = f"{name}: {array.dtype} is stored rounded to {space.dtype}, as declared"
+            yield "warning", seen
 
 
 def _parts(value: Any, name: str) -> _Row:

@@ -347,10 +347,7 @@ class _Check:
         self._memory = MemoryWatch()
         self._limits = all_limits_of(envs.single_observation_space)
         self._outside = ""
-        self._exact_infos, self._overwrites = (
-            ExactInfos(envs),
-            OverwriteDetector(),
-        )  # as in the Collector
+        self._exact_infos, self._overwrites = ExactInfos(envs), OverwriteDetector()
         self._is_overwritten = False
         self._stack = StackWatch(envs.single_observation_space)
         self._resets = ResetWatch(self._stack.newest)
@@ -416,8 +413,7 @@ class _Check:
         return *rows, info
 
     def _check_seeds(self, first: Leaves) -> None:
-        others = [self._reset(self._seed + 1_000_003 * k) for k in (0, 1)]
-        again, other = others
+        again, other = (self._reset(self._seed + 1_000_003 * k) for k in (0, 1))
         self._is_reproducible = bool(rows_equal(first, again).all())
         if self._envs.num_envs > 1:
             rolled = [np.roll(leaf, 1, axis=0) for leaf in first]
@@ -504,7 +500,7 @@ class _Check:
         for want, have in zip(self._single, got, strict=True):
             if want.dtype != have.dtype or want.shape[1:] != have.shape[1:]:
                 self._problem(
-                    f"an observation is {_form(have)} where {want.dtype} (N, "
+                    f"an observation is {have.dtype} {have.shape} where {want.dtype} (N, "
                     f"{', '.join(map(str, want.shape[1:]))}) is declared"
                 )
                 return
@@ -536,6 +532,7 @@ class _Check:
     def _summary(self) -> VectorEnvReport:
         autoreset, ends = self._autoreset()
         declared = self._declared
+        single = self._envs.single_observation_space, self._envs.single_action_space
         return VectorEnvReport(
             name=str(self._envs),
             num_envs=self._envs.num_envs,
@@ -552,7 +549,7 @@ class _Check:
             frame_stack=self._stack.frame_stack,
             stack_padding=self._stack.padding,
             has_frame_counters=self._resets.has_frame_counters,
-            padded=self._padded(),
+            padded=tuple(name for space in single for name in lengths_of(space)),
             declared_info=tuple(declared_info(self._envs)),
             tensor_device=self._tensor_device,
             rewards_are_arrays=self._rewards_are_arrays,
@@ -572,10 +569,6 @@ class _Check:
         spec = getattr(self._envs, "spec", None)
         is_named = "ALE/" in f"{words} {spec and spec.id}" or "make_atari" in words
         return is_named or self._resets.has_frame_counters or "AtariVectorEnv" in kinds
-
-    def _padded(self) -> tuple[str, ...]:
-        single = self._envs.single_observation_space, self._envs.single_action_space
-        return tuple(name for space in single for name in lengths_of(space))
 
     def _autoreset(self) -> tuple[Autoreset, int]:
         if self._disabled_resets:
@@ -606,7 +599,3 @@ INFO_KEYS = (
     *("final_obs", "_final_obs", "frame_number", "episode_frame_number"),
     *("elapsed_step", "_reset_seed"),
 )
-
-
-def _form(array: Any) -> str:
-    return f"{np.asarray(array).dtype} {np.shape(array)}"

@@ -349,7 +349,10 @@ class ResetWatch:
         last = self._last
         if last is not None:
             self._classify_last_ends(last, now)
-            self._count_inner(last, now)
+            inner = ~last.ended & ~now.ended
+            self._inner += int(inner.sum())
+            self._rewarded += int((now.reward[inner] != 0).sum())
+            self._repeated += int((self._repeats(last, now) & inner).sum())
         self._classify_same_step(now)
         self._before, self._last = last, now
 
@@ -357,12 +360,6 @@ class ResetWatch:
         largest = [float(np.abs(leaf.astype(np.float64)).max(initial=0)) for leaf in leaves]
         old = self._scales or [1e-9] * len(leaves)
         self._scales = [max(a, b, 1e-9) for a, b in zip(old, largest, strict=True)]
-
-    def _count_inner(self, last: StepCopy, now: StepCopy) -> None:
-        inner = ~last.ended & ~now.ended
-        self._inner += int(inner.sum())
-        self._rewarded += int((now.reward[inner] != 0).sum())
-        self._repeated += int((self._repeats(last, now) & inner).sum())
 
     def _repeats(self, before: StepCopy, after: StepCopy) -> npt.NDArray[np.bool_]:
         return rows_equal(self._newest(before.leaves), self._newest(after.leaves))
@@ -409,7 +406,10 @@ class ResetWatch:
         if "_reset_seed" in now.info and now.info["_reset_seed"][env] and not now.ended[env]:
             return "next_step"  # the frame counters may have begun anew, both of them
         if "episode_frame_number" in now.info and "frame_number" in last.info:
-            return "goes_on" if _counters_moved_equally(env, last.info, now.info) else "next_step"
+            # ale-py's two frame counters, total and per episode; a reset makes them differ.
+            keys = "frame_number", "episode_frame_number"
+            moves = [now.info[key][env] - last.info[key][env] for key in keys]
+            return "goes_on" if moves[0] == moves[1] else "next_step"
         if "elapsed_step" in now.info and now.info["elapsed_step"][env] == 0:
             return "next_step"  # of EnvPool, which may repeat the reward of the step before
         is_quiet = not (now.ended[env] or now.reward[env] != 0)
@@ -441,9 +441,3 @@ class ResetWatch:
         repeats, others = self.finals["repeats"], self.finals["true"]
         is_usual = self._repeated > 0.2 * max(self._inner, 1)
         return repeats >= max(2, others) and not is_usual
-
-
-def _counters_moved_equally(env: int, last: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Compare ale-py's two frame counters, total and per episode; a reset makes them differ."""
-    moves = [now[key][env] - last[key][env] for key in ("frame_number", "episode_frame_number")]
-    return bool(moves[0] == moves[1])

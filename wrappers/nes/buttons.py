@@ -41,17 +41,6 @@ _ALL = tuple(
 _SETS = {"right_only": _RIGHT_ONLY, "simple": _SIMPLE, "complex": _COMPLEX, "all": _ALL}
 MULTIBINARY = "multibinary"
 GAME = "game"
-# The order of the elements of a bit vector.
-VECTOR = (
-    Button.A,
-    Button.B,
-    Button.SELECT,
-    Button.START,
-    Button.UP,
-    Button.DOWN,
-    Button.LEFT,
-    Button.RIGHT,
-)
 # The keys of `gymnasium.utils.play`: codes of characters, and those that SDL gives to other keys.
 KEYS = {
     Button.A: ord("x"),
@@ -63,6 +52,7 @@ KEYS = {
     Button.LEFT: 0x40000050,
     Button.RIGHT: 0x4000004F,
 }
+VECTOR = tuple(KEYS)  # the order of the elements of a bit vector
 _OPPOSITES = (Button.LEFT | Button.RIGHT, Button.UP | Button.DOWN)
 
 
@@ -226,11 +216,16 @@ LONGEST = 100_000  # frames of a script: almost half an hour
 def parse_boot(script: str) -> Boot:
     """Parse a boot script such as "NOOP 20, START 3": (`Button` bits, frames) of each part."""
     # Parts are separated by commas or line ends.
-    boot = tuple(map(_held, parse_script(script)))
+    boot: list[tuple[int, int]] = []
+    for text, frames in parse_script(script):
+        try:
+            boot.append((parse_buttons(text), frames))
+        except ValueError as error:
+            raise ValueError(f"boot, part '{text} {frames}': {error}") from None
     total = sum(frames for _, frames in boot)
     if total > LONGEST:
         raise ValueError(f"boot: expected at most {LONGEST:,} frames in all, got {total:,}")
-    return boot
+    return tuple(boot)
 
 
 def parse_script(script: str, name: str = "boot", unit: str = "frames") -> list[tuple[str, int]]:
@@ -249,10 +244,3 @@ def parse_script(script: str, name: str = "boot", unit: str = "frames") -> list[
             )
         found.append((fields[0], int(fields[1])))
     return found
-
-
-def _held(part: tuple[str, int]) -> tuple[int, int]:
-    try:
-        return parse_buttons(part[0]), part[1]
-    except ValueError as error:
-        raise ValueError(f"boot, part '{part[0]} {part[1]}': {error}") from None

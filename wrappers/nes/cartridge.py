@@ -81,23 +81,7 @@ class Cartridge:
                 60 Hz console with two pads.
             TypeError: `rom` is neither a path nor bytes.
         """
-        if isinstance(rom, Cartridge):
-            return rom
-        name, data = _content(rom)
-        header = parse_header(data, name)
-        return cls(
-            name=name,
-            data=data,
-            sha256=hashlib.sha256(data).hexdigest(),
-            mapper=header.mapper,
-            submapper=header.submapper,
-            prg_bytes=header.prg_bytes,
-            chr_bytes=header.chr_bytes,
-            header=header.kind,
-            has_battery=header.has_battery,
-            has_four_screens=header.has_four_screens,
-            region=header.region,
-        )
+        return rom if isinstance(rom, Cartridge) else _parsed(*_content(rom))
 
     def cleaned(self) -> bytes:
         """Return the file without garbage in the header and after the last bank.
@@ -106,9 +90,8 @@ class Cartridge:
         ("DiskDude!"), so that emulators see another board or raise; and some files have text or
         padding after the last bank. A clean file is returned unchanged.
         """
-        header: Header = parse_header(self.data, self.name)
         end = HEADER_BYTES + self.prg_bytes + self.chr_bytes
-        return header.clean + self.data[HEADER_BYTES:end]
+        return _clean(self.data[:HEADER_BYTES]) + self.data[HEADER_BYTES:end]
 
     def check_playable(self, backend: str, mappers: frozenset[int]) -> None:
         """Check that a backend supports the cartridge's board.
@@ -155,24 +138,20 @@ def _content(rom: str | os.PathLike[str] | bytes) -> tuple[str, bytes]:
         name, data = "bytes", rom
     elif isinstance(rom, str | os.PathLike):
         path = Path(rom)
-        name, data = path.name, _file(path)
+        if not path.exists():
+            raise FileNotFoundError(
+                f"there is no ROM file {path}: expected the path of a .nes file; none comes with "
+                "Stepwell, so it must be one of yours"
+            )
+        if not path.is_file():
+            raise ValueError(f"{path} cannot be played: expected a .nes file, got a folder")
+        with path.open("rb") as file:
+            name, data = path.name, _read_up_to_limit(file, path.name)
     else:
         raise TypeError(
             f"rom has the wrong type: expected a path or bytes, got {type(rom).__name__}"
         )
     return _unzipped(name, data) if data.startswith(b"PK\x03\x04") else (name, data)
-
-
-def _file(path: Path) -> bytes:
-    if not path.exists():
-        raise FileNotFoundError(
-            f"there is no ROM file {path}: expected the path of a .nes file; none comes with "
-            "Stepwell, so it must be one of yours"
-        )
-    if not path.is_file():
-        raise ValueError(f"{path} cannot be played: expected a .nes file, got a folder")
-    with path.open("rb") as file:
-        return _read_up_to_limit(file, path.name)
 
 
 def _read_up_to_limit(file: IO[bytes], name: str) -> bytes:
@@ -243,22 +222,7 @@ CONSOLES = {1: "a Vs. System arcade machine", 2: "a PlayChoice-10 arcade machine
 REGIONS = {1: "PAL", 3: "Dendy"}
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
-    """The content of the header."""
-
-    kind: Literal["iNES", "NES 2.0"]
-    mapper: int  # number of the board
-    submapper: int  # variant of the board; 0 in iNES, which has none
-    prg_bytes: int  # of the program
-    chr_bytes: int  # of the tiles
-    has_battery: bool  # the RAM is battery-backed
-    has_four_screens: bool  # the board has RAM for two more screens
-    region: Literal["NTSC", "multi"]  # television standard
-    clean: bytes  # the header without garbage in its unused bytes
-
-
-def parse_header(data: bytes, name: str) -> Header:
+def _parsed(name: str, data: bytes) -> Cartridge:
     """Parse the header of a whole ROM file, and check the length of the file."""
     if not data.startswith(MAGIC):
         raise ValueError(
@@ -270,31 +234,30 @@ def parse_header(data: bytes, name: str) -> Header:
     clean = _clean(data[:HEADER_BYTES])
     is_new = clean[7] & 0x0C == 0x08
     _check_machine(clean, name, is_new)
-    prg_banks, chr_banks = clean[4], clean[5]
-    if is_new:
-        prg_banks, chr_banks = _new_banks(clean, name)
+    prg_banks, chr_banks = _new_banks(clean, name) if is_new else (clean[4], clean[5])
     if prg_banks == 0:
         raise ValueError(
             f"{name} has no program: expected at least one bank of 16 KB, got 0; the file is "
             "damaged, take another dump of the cartridge"
         )
-    header = Header(
-        kind="NES 2.0" if is_new else "iNES",
-        mapper=clean[6] >> 4 | clean[7] & 0xF0 | ((clean[8] & 0x0F) << 8 if is_new else 0),
-        submapper=clean[8] >> 4 if is_new else 0,
-        prg_bytes=prg_banks * PRG_BANK,
-        chr_bytes=chr_banks * CHR_BANK,
-        has_battery=bool(clean[6] & BATTERY),
-        has_four_screens=bool(clean[6] & FOUR_SCREENS),
-        region="multi" if is_new and clean[12] & 3 == 2 else "NTSC",
-        clean=clean,
-    )
-    expected = HEADER_BYTES + header.prg_bytes + header.chr_bytes
+    expected = HEADER_BYTES + prg_banks * PRG_BANK + chr_banks * CHR_BANK
     # A longer file has all that the header names.
     if len(data) < expected:
         sizes = f"for {prg_banks} x 16 KB of program and {chr_banks} x 8 KB of tiles"
         _refuse_short(name, expected, len(data), sizes)
-    return header
+    return Cartridge(
+        name=name,
+        data=data,
+        sha256=hashlib.sha256(data).hexdigest(),
+        mapper=clean[6] >> 4 | clean[7] & 0xF0 | ((clean[8] & 0x0F) << 8 if is_new else 0),
+        submapper=clean[8] >> 4 if is_new else 0,
+        prg_bytes=prg_banks * PRG_BANK,
+        chr_bytes=chr_banks * CHR_BANK,
+        header="NES 2.0" if is_new else "iNES",
+        has_battery=bool(clean[6] & BATTERY),
+        has_four_screens=bool(clean[6] & FOUR_SCREENS),
+        region="multi" if is_new and clean[12] & 3 == 2 else "NTSC",
+    )
 
 
 def _clean(header: bytes) -> bytes:
@@ -314,9 +277,7 @@ def _check_machine(header: bytes, name: str, is_new: bool) -> None:
     """Raise unless the game is for a 60 Hz console with two pads."""
     console = header[7] & 3
     if console:
-        machine = "a machine of another kind"
-        if console in CONSOLES:
-            machine = CONSOLES[console]
+        machine = CONSOLES.get(console, "a machine of another kind")
         raise ValueError(
             f"{name} is not for an NES: expected console type 0 in its header, got {console} "
             f"({machine}); no backend plays it right"
@@ -352,12 +313,12 @@ def _new_banks(header: bytes, name: str) -> tuple[int, int]:
 
 def _description(data: bytes) -> str:
     """Describe a file that is not a cartridge image by its first bytes."""
-    if not data:
+    head = data[:HEADER_BYTES]
+    if not head:
         return "an empty file"
     for start, what in LOOKS_LIKE.items():
         if data.startswith(start):
             return what
-    head = data[:HEADER_BYTES]
     if all(byte in b"\t\r\n" or 32 <= byte < 127 for byte in head):
         return f"a text ({head.decode('ascii')!r})"
     return f"the bytes {head[:4].hex(' ')}"

@@ -24,8 +24,7 @@ class ClosedEmulator:
     def __getattr__(self, name: str) -> Any:
         raise RuntimeError("the console is closed: expected an open one; open a new one")
 
-    def __getitem__(self, address: int) -> int:
-        raise RuntimeError("the console is closed: expected an open one; open a new one")
+    __getitem__ = __getattr__
 
 
 class Console(Protocol):
@@ -44,31 +43,24 @@ class Console(Protocol):
 
     def frame(self, buttons: int) -> None:
         """Play one frame with these `Button` bits held; RuntimeError: the game has crashed."""
-        ...
 
     def screen(self) -> Image:
         """Return a copy of the screen after the last frame: RGB [H, W, 3], C-contiguous."""
-        ...
 
     def peek(self, address: int) -> int:
         """Return one byte of the RAM; the address is 0 to 0x7FF."""
-        ...
 
     def ram(self) -> Image:
         """Return a copy of the RAM, [2048]."""
-        ...
 
     def save(self) -> object:
         """Return the state of the console, without the screen, for `load`."""
-        ...
 
     def load(self, state: object) -> None:
         """Restore a state of the same backend and cartridge."""
-        ...
 
     def close(self) -> None:
         """Release the emulator."""
-        ...
 
 
 def _checked_state(backend: str, state: object, count: int) -> bytes:
@@ -404,12 +396,8 @@ def installed_backends() -> dict[NesBackend, str]:
         >>> "cynes" in installed_backends()
         True
     """
-    found: dict[NesBackend, str] = {}
-    for name, emulator in BACKENDS.items():
-        version = installed_version(emulator.package)
-        if version is not None and version_numbers(version) >= emulator.least:
-            found[name] = version
-    return found
+    versions = {name: installed_version(one.package) or "" for name, one in BACKENDS.items()}
+    return {k: v for k, v in versions.items() if version_numbers(v) >= BACKENDS[k].least}
 
 
 def how_to_install(backend: NesBackend) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 
 from ...buffers.base.errors import not_copied
-from ...buffers.base.number_checks import check_sticky, check_whole
+from ...buffers.base.number_checks import check_choice, check_sticky, check_whole
 from ..snapshots import (
     SavedGame,
     check_fact,
@@ -58,8 +58,7 @@ class PlaySettings:
         for name, limit in (("max_frames", self.max_frames), ("stuck_frames", self.stuck_frames)):
             if limit is not None:
                 check_whole(name, limit, 1, hint="; None sets no limit")
-        if self.pool not in get_args(Pool):
-            raise ValueError(f"pool: expected 'max' or 'none', got {self.pool!r}")
+        check_choice("pool", self.pool, get_args(Pool))
         check_sticky(self.sticky)
 
 
@@ -117,7 +116,10 @@ class FramePlayer:
             before = self._last_but_one(state, held)
         self.frames += len(held)
         self.truncated = not tracker.terminated and (self._frames_left() < 1 or self._is_stuck())
-        return self._picture(before), reward
+        if not self._shows_screens:
+            return None, reward
+        now = console.screen()
+        return now if before is None else np.maximum(now, before, out=now), reward
 
     def _last_but_one(self, state: object, held: Sequence[int]) -> Image:
         """Return the screen before the last frame of a step that ended early."""
@@ -140,12 +142,6 @@ class FramePlayer:
     def _is_stuck(self) -> bool:
         limit = self._rules.stuck_frames
         return limit is not None and self._tracker.still_frames >= limit
-
-    def _picture(self, before: Image | None) -> Image | None:
-        if not self._shows_screens:
-            return None
-        now = self._console.screen()
-        return now if before is None else np.maximum(now, before, out=now)
 
     def save(self) -> dict[str, Any]:
         """Return the state of the episode as JSON data."""
@@ -248,11 +244,17 @@ class NesEnv(gymnasium.Env[Image, Any]):
             max_frames=max_frames,
             stuck_frames=stuck_frames,
         )
-        _check_kinds(info, render_mode)
+        check_choice("info", info, get_args(InfoKind))
+        if render_mode not in (None, "rgb_array"):
+            raise ValueError(f"render_mode: expected None or 'rgb_array', got {render_mode!r}")
         self.cartridge = Cartridge.read(rom)
         self.game = Game.load(game)
         self.game.check_cartridge(self.cartridge)
-        _check_watched(self.game, stuck_frames)
+        if stuck_frames is not None and not self.game.watched:
+            raise ValueError(
+                "stuck_frames: expected a RAM map with variables to watch, got none; add "
+                '"stuck": [...] to its scenario.json, or use max_frames'
+            )
         self._actions = action_set(
             actions, allow_opposites=allow_opposites, game_actions=self.game.actions
         )
@@ -276,7 +278,6 @@ class NesEnv(gymnasium.Env[Image, Any]):
         self._must_reset = "it has not been reset yet"
         if boot is None and start is None:
             boot = self.game.boot
-        states = [one.state for one in places]
         # It identifies the env, with versions; `make_nes` adds its own settings.
         recipe: dict[str, Any] = {
             "maker": "NesEnv",
@@ -288,7 +289,7 @@ class NesEnv(gymnasium.Env[Image, Any]):
             "allow_opposites": self._actions.allow_opposites,
             **dataclasses.asdict(self._rules),
             "boot": boot if boot is None or isinstance(boot, str) else list(boot),
-            "start": None if start is None else [_fingerprint(state) for state in states],
+            "start": None if start is None else [_fingerprint(one.state) for one in places],
             "start_rule": start_rule if len(places) > 1 else None,
             "ram_obs": ram_obs,
             "final_observation": "true",
@@ -369,7 +370,7 @@ class NesEnv(gymnasium.Env[Image, Any]):
         Raises:
             ValueError: An option is unknown, or the start does not exist.
         """
-        console = self._open_console()
+        self._open_console()
         unknown = ", ".join(map(repr, sorted(set(options or {}) - {"start", "snapshot"})))
         if unknown:
             raise ValueError(f"options: expected 'start' at most, got {unknown}")
@@ -389,7 +390,7 @@ class NesEnv(gymnasium.Env[Image, Any]):
         info = {**self._info(), "noops": noops}
         if len(self._starts.places) > 1:
             info["start"] = index
-        return console.ram() if self._shows_ram else self._screen(), info
+        return self._observation(), info
 
     def step(self, action: Any) -> tuple[Image, float, bool, bool, dict[str, Any]]:
         """Hold the buttons of the action for `frame_skip` frames, or until the episode ends.
@@ -473,7 +474,7 @@ class NesEnv(gymnasium.Env[Image, Any]):
         else:
             self._player.begin()
             self._must_reset = ""
-        return console.ram() if self._shows_ram else self._screen(), self._info()
+        return self._observation(), self._info()
 
     def _continue(self, episode: Mapping[str, Any]) -> None:
         self._tracker.load(episode["tracker"])
@@ -496,8 +497,7 @@ class NesEnv(gymnasium.Env[Image, Any]):
             "generator": saved_generator(self.np_random),
             "info": saved_info(info, self._info()),
         }
-        state = _bytes_of(self._open_console().save(), self._open_console())
-        return pack(self._kind(), facts, state, self._base())
+        return pack(self._kind(), facts, self._bytes_of(self._open_console().save()), self._base())
 
     def unpack_snapshot(self, snapshot: bytes) -> tuple[dict[str, Any], bytes]:
         """Return the facts and the state of a snapshot.
@@ -513,21 +513,28 @@ class NesEnv(gymnasium.Env[Image, Any]):
         return facts, state
 
     def _resume(self, saved: SavedGame) -> tuple[Image, dict[str, Any]]:
-        console = self._open_console()
-        saved.restore(console)
+        saved.restore(self._open_console())
         self._loaded_screen = None  # the console shows the one before
         self._continue({**saved.facts, "must_reset": ""})
         self._starts.following = saved.facts["next_start"]
         saved.restore_generator(self.np_random)
-        info = saved.info(self._info())
-        return console.ram() if self._shows_ram else self._screen(), info
+        return self._observation(), saved.info(self._info())
 
     def _kind(self) -> str:
         console = self._open_console()
         return f"{self.cartridge.name} {self.cartridge.sha256} on {console.name} {console.version}"
 
     def _base(self) -> bytes:
-        return _bytes_of(self._starts.places[0].state, self._open_console())
+        return self._bytes_of(self._starts.places[0].state)
+
+    def _bytes_of(self, state: object) -> bytes:
+        if not isinstance(state, bytes):
+            raise ValueError(
+                f"snapshots: expected a backend whose states are bytes, got "
+                f"{self._open_console().name!r}; choose backend 'cynes' or 'stable-retro', or omit "
+                "snapshots"
+            )
+        return state
 
     def close(self) -> None:
         """Release the emulator; a second call has no effect."""
@@ -547,6 +554,9 @@ class NesEnv(gymnasium.Env[Image, Any]):
         self._open_console().load(place.state)
         self._loaded_screen = place.screen
         self._tracker.begin()
+
+    def _observation(self) -> Image:
+        return self._open_console().ram() if self._shows_ram else self._screen()
 
     def _screen(self) -> Image:
         if self._loaded_screen is not None:
@@ -581,29 +591,5 @@ class NesEnv(gymnasium.Env[Image, Any]):
                 )
 
 
-def _check_kinds(info: str, render_mode: str | None) -> None:
-    if info not in get_args(InfoKind):
-        raise ValueError(f"info: expected 'vars', 'all' or 'none', got {info!r}")
-    if render_mode not in (None, "rgb_array"):
-        raise ValueError(f"render_mode: expected None or 'rgb_array', got {render_mode!r}")
-
-
-def _check_watched(game: Game, stuck_frames: int | None) -> None:
-    if stuck_frames is not None and not game.watched:
-        raise ValueError(
-            "stuck_frames: expected a RAM map with variables to watch, got none; add "
-            '"stuck": [...] to its scenario.json, or use max_frames'
-        )
-
-
 def _fingerprint(state: object) -> str | None:
     return hashlib.sha256(state).hexdigest() if isinstance(state, bytes) else None
-
-
-def _bytes_of(state: object, console: Console) -> bytes:
-    if not isinstance(state, bytes):
-        raise ValueError(
-            f"snapshots: expected a backend whose states are bytes, got {console.name!r}; choose "
-            "backend 'cynes' or 'stable-retro', or omit snapshots"
-        )
-    return state

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import Any
 
 import gymnasium
 import numpy as np
 
-from ..env_results import AdaptedEnv, owned_array, owned_info, owned_observation
+from ..env_results import (
+    AdaptedEnv,
+    is_of,
+    layers_of,
+    owned_array,
+    owned_info,
+    owned_observation,
+)
+from ..versions import module_versions
 
 
 def from_retro(env: gymnasium.Env[Any, Any]) -> StableRetroEnv:
@@ -98,9 +107,7 @@ class StableRetroEnv(AdaptedEnv):
 def _checked_base(env: object) -> Any:
     """The `RetroEnv` inside; Any, as stable-retro has no types."""
     base: Any = env.unwrapped if isinstance(env, gymnasium.Env) else env
-    # By name, so that stable-retro need not be imported.
-    names = {(one.__module__.partition(".")[0], one.__name__) for one in type(base).__mro__}
-    if ("stable_retro", "RetroEnv") not in names:
+    if not is_of(base, "stable_retro", "RetroEnv"):
         raise TypeError(
             f"env: expected an env of stable-retro, got {type(base).__name__}; pass what "
             "stable_retro.make returned, or use from_gym for an env of the old gym"
@@ -123,13 +130,7 @@ def _checked_base(env: object) -> Any:
 
 
 def _recipe(env: gymnasium.Env[Any, Any], base: Any) -> dict[str, object]:
-    from importlib.metadata import version
-
-    wrappers: list[str] = []
-    inner: gymnasium.Env[Any, Any] = env
-    while isinstance(inner, gymnasium.Wrapper):
-        wrappers.append(inner.class_name())
-        inner = inner.env
+    layers = [*takewhile(lambda one: isinstance(one, gymnasium.Wrapper), layers_of(env, "env"))]
     # The constructor arguments, of which only some are attributes.
     _, _, scenario, info, *_ = getattr(base, "_ezpickle_args", (None,) * 4)
     return {
@@ -141,6 +142,6 @@ def _recipe(env: gymnasium.Env[Any, Any], base: Any) -> dict[str, object]:
         "actions": str(base.use_restricted_actions),
         "observations": str(base._obs_type),
         "players": int(base.players),
-        "wrappers": wrappers[::-1],
-        "versions": {"stable-retro": version("stable-retro")},
+        "wrappers": [one.class_name() for one in reversed(layers)],
+        "versions": module_versions(["stable_retro"]),
     }

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias, cast, get_args
 
 import numpy as np
 
+from ...buffers.base.number_checks import check_choice
 from ..snapshots import damaged
 from .buttons import Boot, parse_boot
 from .cartridge import Cartridge, Image
@@ -19,7 +20,8 @@ from .emulators import Console
 
 FORMAT = 1
 MOST_BYTES = 64 << 20  # a console's state has some hundred thousand
-_FACTS = {"format": int, "cartridge": str, "sha256": str, "backend": str, "version": str}
+_TEXTS = ("cartridge", "sha256", "backend", "version")
+_FACTS = {"format": int, **dict.fromkeys(_TEXTS, str), "episode": dict}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,14 +89,8 @@ class Snapshot:
                 f"snapshot: expected a state of bytes, got one of {self.backend}, which cannot "
                 "be written to a file; play a boot script to the same place, or use another backend"
             )
-        facts = {
-            "format": FORMAT,
-            "cartridge": self.cartridge,
-            "sha256": self.sha256,
-            "backend": self.backend,
-            "version": self.version,
-            "episode": dict(self.episode),
-        }
+        texts = {name: getattr(self, name) for name in _TEXTS}
+        facts = {"format": FORMAT, **texts, "episode": dict(self.episode)}
         try:
             with open(path, "xb") as file:
                 np.savez_compressed(
@@ -136,15 +132,8 @@ class Snapshot:
                 f"snapshot: expected a file that Snapshot.save wrote, got {os.fspath(path)!r} "
                 f"({error}); save it again"
             ) from None
-        return cls(
-            facts["cartridge"],
-            facts["sha256"],
-            facts["backend"],
-            facts["version"],
-            state,
-            screen,
-            facts["episode"],
-        )
+        texts = {name: facts[name] for name in _TEXTS}
+        return cls(**texts, state=state, screen=screen, episode=facts["episode"])
 
 
 def _check_same(what: str, expected: str, got: str) -> None:
@@ -164,8 +153,6 @@ def _check_facts(facts: object) -> None:
             raise ValueError(f"{name!r} is missing")
     if table["format"] != FORMAT:
         raise ValueError(f"format {table['format']}, not {FORMAT}")
-    if not isinstance(table.get("episode"), dict):
-        raise ValueError("'episode' is missing")
 
 
 def _check_episode(episode: Mapping[str, Any]) -> None:
@@ -215,8 +202,7 @@ class StartStates:
     # ``following`` is the index of the place where the next episode begins.
 
     def __init__(self, places: Sequence[StartState], rule: StartRule) -> None:
-        if rule not in get_args(StartRule):
-            raise ValueError(f"start_rule: expected 'random' or 'cycle', got {rule!r}")
+        check_choice("start_rule", rule, get_args(StartRule))
         self.places = tuple(places)
         self._rule = rule
         self.following = 0
@@ -258,14 +244,17 @@ def prepare_starts(
                 "boot and start: expected one of them, got both; omit boot, since a snapshot "
                 "does not need it"
             )
-        return [_start_state(one, cartridge, console) for one in _listed(start)]
+        is_one = isinstance(start, Snapshot | str | os.PathLike)
+        if not is_one and (not isinstance(start, list | tuple) or not start):
+            raise ValueError(
+                f"start: expected a Snapshot, the path of one, or a list of such, got {start!r}"
+            )
+        sources = cast("Sequence[SnapshotSource]", [start] if is_one else start)
+        return [_start_state(one, cartridge, console) for one in sources]
     chosen = game_boot or "" if boot is None else boot
     texts = [chosen] if isinstance(chosen, str) else chosen
-    if (
-        not isinstance(texts, list | tuple)
-        or not texts
-        or not all(isinstance(t, str) for t in texts)
-    ):
+    is_list = isinstance(texts, list | tuple) and texts
+    if not is_list or not all(isinstance(text, str) for text in texts):
         raise ValueError(
             f"boot: expected a script such as 'NOOP 20, START 3', or a list of such, got {boot!r}"
         )
@@ -284,16 +273,6 @@ def play_boot(console: Console, boot: Boot) -> None:
     for buttons, frames in boot:
         for _ in range(frames):
             console.frame(buttons)
-
-
-def _listed(start: SnapshotSource | Sequence[SnapshotSource]) -> list[SnapshotSource]:
-    if isinstance(start, Snapshot | str | os.PathLike):
-        return [start]
-    if not isinstance(start, list | tuple) or not start:
-        raise ValueError(
-            f"start: expected a Snapshot, the path of one, or a list of such, got {start!r}"
-        )
-    return list(start)
 
 
 def _start_state(source: SnapshotSource, cartridge: Cartridge, console: Console) -> StartState:

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
 
 import gymnasium
 
-from ...buffers.base.number_checks import MOST_ENVS, check_size, check_whole, is_real, is_whole
+from ...buffers.base.number_checks import (
+    MOST_ENVS,
+    check_choice,
+    check_size,
+    check_whole,
+    is_real,
+    is_whole,
+)
 from ..env_results import RecordedWrapper
 from ..episodes import EpisodicLife
 from ..frames import FrameStack
@@ -176,8 +183,7 @@ class PictureSettings:
 
     def check(self, game: Game, *, ram_obs: bool, has_info: bool) -> None:
         """Raise for settings that would fail in a worker, or have no effect."""
-        if self.life_loss not in get_args(LifeLoss):
-            raise ValueError(f"life_loss: expected 'ignore' or 'end', got {self.life_loss!r}")
+        check_choice("life_loss", self.life_loss, get_args(LifeLoss))
         if self.life_loss == "end" and (game.life is None or not has_info):
             lacks = "a RAM map with lives" if game.life is None else "info='vars' or 'all'"
             raise ValueError(
@@ -195,24 +201,19 @@ class PictureSettings:
             check_whole("frame_stack", self.frame_stack, 1, hint="; None: no axis")
         if self.size is not None:
             check_size(self.size, "; None keeps the screen's")
-        if ram_obs:
-            self._check_untouched()
-        elif self.size is not None or self.grayscale:
-            require_opencv()
-
-    def _check_untouched(self) -> None:
-        """Raise for settings of the picture if the RAM is observed."""
         changed = {
             "crop": self.crop is not None,
             "size": self.size not in (SIZE, None),
             "grayscale": not self.grayscale,
         }
         wrong = [name for name, is_changed in changed.items() if is_changed]
-        if wrong:
+        if ram_obs and wrong:
             raise ValueError(
                 f"ram_obs: expected no settings of the picture, got {', '.join(wrong)}; "
                 "omit them, or observe the screen"
             )
+        if not ram_obs and (self.size is not None or self.grayscale):
+            require_opencv()
 
     def recipe(self) -> dict[str, Any]:
         """Return the settings as JSON data."""
@@ -233,10 +234,8 @@ def with_wrappers(
 ) -> gymnasium.Env[Image, Any]:
     """Make one env with its wrappers, the innermost first."""
     inner = bare()
-    env: gymnasium.Env[Image, Any] = inner
     is_screen = len(inner.observation_space.shape or ()) > 1
-    if is_screen:
-        env = _shown(inner, picture)
+    env = _shown(inner, picture) if is_screen else inner
     if picture.reward_clip is not None:
         env = ClipReward(env, picture.reward_clip)
     if picture.life_loss == "end":

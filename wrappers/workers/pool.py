@@ -118,11 +118,6 @@ class WorkerProcess:
         far_end.close()
         self._process = process
 
-    @property
-    def ending(self) -> str:
-        """Description of the exit code or signal."""
-        return exit_in_words(self.exit_code)
-
     def ask(self, method: str, *arguments: Any) -> None:
         """Let the process call a method of its `EnvBlock`; a dead one is detected by `take`."""
         if self._pipe is None:
@@ -144,7 +139,9 @@ class WorkerProcess:
         if not self._wait(timeout):
             was_alive = self._process is not None and self._process.is_alive()
             self.kill()
-            raise WorkerDied(f"no reply in {timeout} s" if was_alive else self.ending)
+            raise WorkerDied(
+                f"no reply in {timeout} s" if was_alive else exit_in_words(self.exit_code)
+            )
         self.is_pending = False
         status = int(self._control[STATUS])
         if status == QUIET:
@@ -188,7 +185,7 @@ class WorkerProcess:
             data = self._pipe.recv_bytes()
         except (EOFError, OSError):
             self.kill()
-            raise WorkerDied(self.ending) from None
+            raise WorkerDied(exit_in_words(self.exit_code)) from None
         self._is_reading = False
         return pickle.loads(data)
 
@@ -414,10 +411,8 @@ class WorkerPool:
         """Receive and discard pending replies; dead workers are replaced later."""
         for worker in self.workers:
             if worker.is_pending:
-                try:
+                with contextlib.suppress(WorkerDied):
                     worker.take(self._timeout)
-                except WorkerDied:
-                    pass
 
 
 def _take_or_error(worker: WorkerProcess) -> Reply:

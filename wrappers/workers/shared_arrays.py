@@ -77,29 +77,21 @@ class _Allocator:
 
     def arrays(self, space: spaces.Space[Any], num_envs: int) -> Arrays:
         if isinstance(space, spaces.Dict):
-            return {key: self.arrays(part, num_envs) for key, part in _dict_parts(space)}
+            return {key: self.arrays(part, num_envs) for key, part in space.spaces.items()}
         if isinstance(space, spaces.Tuple):
-            return tuple(self.arrays(part, num_envs) for part in _tuple_parts(space))
+            return tuple(self.arrays(part, num_envs) for part in space.spaces)
         assert space.shape is not None
         assert space.dtype is not None
         return self.array(space.dtype, (num_envs, *space.shape))
 
 
-def _dict_parts(space: Any) -> list[tuple[str, spaces.Space[Any]]]:
-    return list(space.spaces.items())
-
-
-def _tuple_parts(space: Any) -> tuple[spaces.Space[Any], ...]:
-    return tuple(space.spaces)
-
-
 def check_space(space: spaces.Space[Any], what: str) -> None:
     """Check that the values of a space have a fixed shape; ``what`` it is stands in the error."""
     if isinstance(space, spaces.Dict):
-        for key, part in _dict_parts(space):
+        for key, part in space.spaces.items():
             check_space(part, f"{what}[{key!r}]")
     elif isinstance(space, spaces.Tuple):
-        for index, part in enumerate(_tuple_parts(space)):
+        for index, part in enumerate(space.spaces):
             check_space(part, f"{what}[{index}]")
     elif not isinstance(
         space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary

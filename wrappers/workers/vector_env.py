@@ -13,6 +13,7 @@ from gymnasium.vector.utils import batch_space
 
 from ...buffers.base.errors import not_copied
 from ...buffers.base.number_checks import check_whole
+from ..env_results import is_of
 from ..faults import RESTARTED, Faults
 from .infos import Infos, add_info, plain_columns
 from .pool import Bools, WorkerPool
@@ -91,7 +92,11 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Array]):
         self.closed = True  # until the workers are started
         start_method = checked_start_method(context)
         check_can_start(start_method)
-        _check_autoreset_mode(autoreset_mode)
+        if autoreset_mode not in (AutoresetMode.NEXT_STEP, AutoresetMode.NEXT_STEP.value):
+            raise ValueError(
+                f"autoreset_mode is not supported: expected NEXT_STEP, got {autoreset_mode}; "
+                f"use gymnasium's SyncVectorEnv or AsyncVectorEnv for another mode"
+            )
         num_workers = _checked_num_workers(num_workers, len(env_fns))
         if max_restarts < 0:
             raise ValueError(f"max_restarts is invalid: expected 0 or more, got {max_restarts}")
@@ -342,7 +347,14 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Array]):
             ValueError: The list or tuple has another length than N.
         """
         self._require_idle("set_attr")
-        each = _one_per_env(values, self.num_envs)
+        each: list[Any] = [values] * self.num_envs
+        if isinstance(values, list | tuple):
+            each = list(values)
+        if len(each) != self.num_envs:
+            raise ValueError(
+                f"values has the wrong length: expected {self.num_envs}, one for each env, got "
+                f"{len(each)}"
+            )
         blocks = [each[w.envs.start : w.envs.stop] for w in self._pool.workers]
         self._pool.ask_each("set", [(name, block) for block in blocks])
 
@@ -410,11 +422,7 @@ def one_env_each(num_envs: int, num_workers: int) -> str:
 def _is_alone_in_its_process(env: Any) -> bool:
     inner = getattr(env, "unwrapped", env)
     inner = getattr(inner, "retro_env", inner)  # of `from_retro`
-    kinds = type(getattr(inner, "unwrapped", inner)).__mro__
-    # By name, so that stable-retro need not be imported.
-    return ("stable_retro", "RetroEnv") in {
-        (kind.__module__.partition(".")[0], kind.__name__) for kind in kinds
-    }
+    return is_of(getattr(inner, "unwrapped", inner), "stable_retro", "RetroEnv")
 
 
 class CannotFork(ValueError):
@@ -466,18 +474,6 @@ def _checked_options(
     return rest, [bool(one) for one in mask]
 
 
-def _one_per_env(values: Any, num_envs: int) -> list[Any]:
-    """Return a list of one value per env; a value that is no list or tuple is repeated."""
-    if not isinstance(values, list | tuple):
-        return [values] * num_envs
-    listed = list(values)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
-    if len(listed) != num_envs:  # pyright: ignore[reportUnknownArgumentType]
-        raise ValueError(
-            f"values has the wrong length: expected {num_envs}, one for each env, got {len(listed)}"  # pyright: ignore[reportUnknownArgumentType]
-        )
-    return listed  # pyright: ignore[reportUnknownVariableType]
-
-
 def _checked_num_workers(num_workers: int | None, num_envs: int) -> int:
     """Return the number of workers: at most one per env, by default one per available core."""
     if num_envs < 1:
@@ -488,12 +484,3 @@ def _checked_num_workers(num_workers: int | None, num_envs: int) -> int:
         "num_workers", num_workers, 1, hint="; gymnasium's SyncVectorEnv steps in this process"
     )
     return min(num_workers, num_envs)
-
-
-def _check_autoreset_mode(autoreset_mode: AutoresetMode | str) -> None:
-    """Raise for any mode other than NEXT_STEP."""
-    if autoreset_mode not in (AutoresetMode.NEXT_STEP, AutoresetMode.NEXT_STEP.value):
-        raise ValueError(
-            f"autoreset_mode is not supported: expected NEXT_STEP, got {autoreset_mode}; "
-            f"use gymnasium's SyncVectorEnv or AsyncVectorEnv for another mode"
-        )

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from .tables import RamMap, integration, read_retro, read_tables
+from .tables import SIDES, integration, read_retro, read_tables
 from .variables import Condition, RewardTerm, Variable
 
 if TYPE_CHECKING:
@@ -102,7 +102,20 @@ class Game:
                 "game: expected None, a Game, a path, 'retro:Name-Nes-v0' or the tables of a RAM "
                 f"map, got {type(source).__name__}; see Game.load"
             )
-        return cls(**_read(os.fspath(source)))
+        text = os.fspath(source)
+        if text.startswith("retro:"):
+            return cls(**read_retro(integration(text.removeprefix("retro:"))))
+        if Path(text).is_dir():
+            return cls(**read_retro(Path(text)))
+        expected = "a folder with data.json and scenario.json, or 'retro:Name-Nes-v0'"
+        if not Path(text).exists():
+            raise FileNotFoundError(
+                f"game: expected {expected}, got {text!r}, which does not exist; check the path"
+            )
+        raise ValueError(
+            f"game: expected {expected}, got the file {text!r}; give its folder if it is one of "
+            "these, and write a map in TOML as such files (docs/nes.md)"
+        )
 
     @property
     def watched(self) -> tuple[str, ...]:
@@ -140,7 +153,6 @@ class Game:
         `Game.load` makes an equal game from it.
         """
         digests = {"sha256": list(self.sha256), "sha1": list(self.sha1)}
-        sides = ("top", "bottom", "left", "right")
         tables: dict[str, object] = {
             "boot": self.boot,
             "actions": None if self.actions is None else list(self.actions),
@@ -150,7 +162,7 @@ class Game:
             "terminated": self.terminated and self.terminated.recipe(),
             "life": self.life and {"var": self.life},
             "stuck": {"vars": list(self.stuck)} if self.stuck else None,
-            "crop": {name: dict(zip(sides, crop, strict=True)) for name, crop in self.crops.items()}
+            "crop": {name: dict(zip(SIDES, crop, strict=True)) for name, crop in self.crops.items()}
             or None,
         }
         present = {key: table for key, table in tables.items() if table is not None}
@@ -162,31 +174,7 @@ class Game:
         Args:
             peek: Returns the byte at an address of the RAM as a Python int.
         """
-        return GameTracker(
-            peek,
-            self.variables,
-            reward=self.reward,
-            terminated=self.terminated,
-            watched=self.watched,
-            life=self.life,
-        )
-
-
-def _read(text: str) -> RamMap:
-    if text.startswith("retro:"):
-        return read_retro(integration(text.removeprefix("retro:")))
-    path = Path(text)
-    if path.is_dir():
-        return read_retro(path)
-    expected = "a folder with data.json and scenario.json, or 'retro:Name-Nes-v0'"
-    if not path.exists():
-        raise FileNotFoundError(
-            f"game: expected {expected}, got {text!r}, which does not exist; check the path"
-        )
-    raise ValueError(
-        f"game: expected {expected}, got the file {text!r}; give its folder if it is one of "
-        "these, and write a map in TOML as such files (docs/nes.md)"
-    )
+        return GameTracker(peek, self)
 
 
 class GameTracker:
@@ -196,18 +184,10 @@ class GameTracker:
     # `advance` after every frame. Only the variables of the reward, the end and the stuck detector
     # are read in every frame; the others are read by `values`.
 
-    def __init__(
-        self,
-        peek: Callable[[int], int],  # the byte at an address of the RAM as a Python int
-        variables: Mapping[str, Variable],
-        *,
-        reward: Sequence[RewardTerm] = (),
-        terminated: Condition | None = None,  # the end of the game; None: it never ends
-        watched: Sequence[str] = (),  # variables that show progress
-        life: str | None = None,  # the variable that counts lives, or None
-    ) -> None:
-        ended = [] if terminated is None else list(terminated.variables())
-        paid = [term.measured.var for term in reward]
+    def __init__(self, peek: Callable[[int], int], game: Game) -> None:
+        variables, end, watched = game.variables, game.terminated, game.watched
+        ended = [] if end is None else list(end.variables())
+        paid = [term.measured.var for term in game.reward]
         # The watched variables first, so that they are one slice of the values.
         names = tuple(dict.fromkeys([*watched, *paid, *ended]))
         indices = {name: index for index, name in enumerate(names)}
@@ -217,10 +197,10 @@ class GameTracker:
         self._read_each_frame = tuple(self._readers[name] for name in names)
         self._pays = tuple(
             (term.name, term.pay(indices[term.measured.var], variables[term.measured.var]))
-            for term in reward
+            for term in game.reward
         )
-        self._is_over = None if terminated is None else terminated.test(indices, variables)
-        self._life = None if life is None else self._readers[life]
+        self._is_over = None if end is None else end.test(indices, variables)
+        self._life = None if game.life is None else self._readers[game.life]
         self._values: list[int] = [0] * len(names)
         self.terminated = False  # the game is over in the last frame
         self.still_frames = 0  # since a watched variable changed; 0 if there are none
@@ -276,9 +256,16 @@ class GameTracker:
 
     def load(self, state: object) -> None:
         """Restore a state that `save` returned, of the same RAM map."""
-        values, terms = _part(state, "values"), _part(state, "reward_terms")
-        if not isinstance(values, Mapping) or not isinstance(terms, Mapping):
-            raise _no_state(state)
+        is_state = isinstance(state, Mapping) and state.keys() == self.save().keys()
+        parts: Any = state if is_state else {}
+        values, terms, still = map(parts.get, ("values", "reward_terms", "still_frames"))
+        have_names = isinstance(values, Mapping) and isinstance(terms, Mapping)
+        numbers = [*values.values(), *terms.values(), still] if have_names else [None]
+        if not all(isinstance(number, int | float) for number in numbers):
+            raise ValueError(
+                f"tracker state: expected a state of GameTracker.save, got {state!r:.60}; "
+                "save a snapshot of this env first"
+            )
         names = [name for name, _ in self._pays]
         if set(values) != set(self._names) or set(terms) != set(names):
             raise ValueError(
@@ -286,25 +273,7 @@ class GameTracker:
                 f"{sorted(names)}, got {sorted(values)} and {sorted(terms)}; "
                 "use the RAM map that it was saved with"
             )
-        still = _part(state, "still_frames")
-        numbers = [*values.values(), *terms.values(), still]
-        if not all(isinstance(number, int | float) for number in numbers):
-            raise _no_state(state)
         self._values = [values[name] for name in self._names]
         self.reward_terms = {name: float(terms[name]) for name in names}
-        self.terminated = bool(_part(state, "terminated"))
+        self.terminated = bool(parts["terminated"])
         self.still_frames = still
-
-
-def _part(state: object, key: str) -> Any:
-    keys = {"values", "terminated", "still_frames", "reward_terms"}
-    if not isinstance(state, Mapping) or set(state) != keys:
-        raise _no_state(state)
-    return state[key]
-
-
-def _no_state(state: object) -> ValueError:
-    return ValueError(
-        f"tracker state: expected a state of GameTracker.save, got {state!r:.60}; "
-        "save a snapshot of this env first"
-    )

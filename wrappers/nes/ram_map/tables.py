@@ -12,7 +12,7 @@ import operator
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Literal, TypedDict, TypeVar, cast, get_args
+from typing import Any, Literal, TypeVar, cast, get_args
 
 from ..buttons import parse_boot, parse_buttons
 from .variables import (
@@ -28,19 +28,8 @@ from .variables import (
 
 _T = TypeVar("_T")
 
-TOP = (
-    "actions",
-    "boot",
-    "crop",
-    "life",
-    "name",
-    "reward",
-    "rom",
-    "stuck",
-    "terminated",
-    "vars",
-)
-PICTURE = {"top": 240, "bottom": 240, "left": 256, "right": 256}
+TOP = ("actions", "boot", "crop", "life", "name", "reward", "rom", "stuck", "terminated", "vars")
+SIDES = ("top", "bottom", "left", "right")
 MEASURING = ("var", "measurement", "op", "reference")
 # Other keys of the info, set by the env, a wrapper or the vector env.
 RESERVED_NAMES = {
@@ -57,38 +46,21 @@ RESERVED_NAMES = {
 DIGESTS = {"sha256": 64, "sha1": 40}
 
 
-class RamMap(TypedDict):
-    """A checked RAM map: the arguments of `Game`."""
-
-    name: str
-    boot: str | None
-    actions: tuple[str, ...] | None
-    variables: Mapping[str, Variable]
-    reward: tuple[RewardTerm, ...]
-    terminated: Condition | None
-    life: str | None
-    stuck: tuple[str, ...]
-    crops: Mapping[str, tuple[int, int, int, int]]
-    sha256: tuple[str, ...]
-    sha1: tuple[str, ...]
-
-
-def read_tables(tables: Mapping[str, object], where: str, name: str) -> RamMap:
-    """Check the tables of a RAM map."""
+def read_tables(tables: Mapping[str, object], where: str, name: str) -> dict[str, Any]:
+    """Check the tables of a RAM map, and return the arguments of its `Game`."""
     # ``where`` begins error messages; ``name`` is that of the game if the map has none.
     top = MapTable(where, tables)
     top.only(TOP)
     variables = {name: _variable(name, one) for name, one in top.table("vars").tables().items()}
     reward, crops = top.table("reward").tables(), top.table("crop").tables()
-    return RamMap(
+    end = top.table("terminated")
+    return dict(
         name=top.text("name") or name,
         boot=_boot(top),
         actions=_actions(top),
         variables=variables,
         reward=tuple(_term(name, entry, variables) for name, entry in reward.items()),
-        terminated=_condition(top.table("terminated"), variables)
-        if "terminated" in top.entries
-        else None,
+        terminated=_condition(end, variables) if "terminated" in top.entries else None,
         life=_life(top, variables),
         stuck=_stuck(top, variables),
         crops={name: _crop(name, entry) for name, entry in crops.items()},
@@ -229,15 +201,14 @@ def _crop(name: str, entry: MapTable) -> tuple[int, int, int, int]:
             f"{entry.where}: expected a name of your own, got 'overscan', which always means "
             "8 pixels on each side; rename it"
         )
-    entry.only(tuple(PICTURE))
-    top, bottom, left, right = (entry.whole(side) or 0 for side in PICTURE)
-    sides = (top, bottom, left, right)
-    if min(sides) < 0 or top + bottom >= 240 or left + right >= 256:
+    entry.only(SIDES)
+    top, bottom, left, right = (entry.whole(side) or 0 for side in SIDES)
+    if min(top, bottom, left, right) < 0 or top + bottom >= 240 or left + right >= 256:
         raise ValueError(
             f"{entry.where}: expected pixels to cut from a picture of 240 rows and 256 columns, "
             f"got top {top}, bottom {bottom}, left {left}, right {right}; leave a part of it"
         )
-    return sides
+    return top, bottom, left, right
 
 
 def _digests(table: MapTable, key: str) -> tuple[str, ...]:
@@ -406,7 +377,7 @@ def _integrations() -> list[Path]:
     ]
 
 
-def read_retro(folder: Path) -> RamMap:
+def read_retro(folder: Path) -> dict[str, Any]:
     """Read an integration as a RAM map: data.json, scenario.json, and rom.sha to check the ROM."""
     # Rewards, ends, actions and the order of the discrete actions are the same as in stable-retro.
     # Its crop is named "scenario"; a variable "lives" is the life variable. States of the emulator
@@ -419,18 +390,31 @@ def read_retro(folder: Path) -> RamMap:
     scenario.only(_SCENARIO)
     reward, done = _reward_table(scenario), scenario.table("done")
     reward.only(("variables", "time", "script"))
-    _refuse_scripts(scenario, reward, done)
+    for table, key in ((scenario, "scripts"), (reward, "script"), (done, "script")):
+        if table.entries.get(key):
+            raise table.error(
+                key,
+                f"expected a reward and an end made of variables, got {table.entries[key]!r:.60}, "
+                "which is Lua code that only stable-retro runs; write variables instead",
+            )
+    if "time" in reward.entries:
+        raise reward.error(
+            "time",
+            f"expected rewards for variables, got {reward.entries['time']!r:.60} for each frame; "
+            "remove it, and add the reward for frames in a wrapper",
+        )
+    paid, digests = reward.table("variables").tables(), folder / "rom.sha"
     info, stuck = data.table("info").entries, scenario.entries.get("stuck")
     tables: dict[str, object] = {
         "boot": scenario.entries.get("boot"),
         "vars": info,
         "life": {"var": "lives"} if "lives" in info else None,
-        "reward": {name: _measuring(entry) for name, entry in _retro_variables(reward).items()},
+        "reward": {name: _measuring(entry) for name, entry in paid.items()},
         "terminated": _retro_condition(done),
         "stuck": None if stuck is None else {"vars": stuck},
         "actions": _retro_actions(scenario),
         "crop": _retro_crop(scenario),
-        "rom": _retro_digests(folder / "rom.sha"),
+        "rom": {"sha1": map_text(digests).split()} if digests.exists() else None,
     }
     present = {key: table for key, table in tables.items() if table is not None and table != {}}
     return read_tables(present, folder.name, folder.name)
@@ -452,16 +436,6 @@ def _read_json(path: Path) -> MapTable:
     return MapTable(where, found)
 
 
-def _refuse_scripts(scenario: MapTable, reward: MapTable, done: MapTable) -> None:
-    for table, key in ((scenario, "scripts"), (reward, "script"), (done, "script")):
-        if table.entries.get(key):
-            raise table.error(
-                key,
-                f"expected a reward and an end made of variables, got {table.entries[key]!r:.60}, "
-                "which is Lua code that only stable-retro runs; write variables instead",
-            )
-
-
 def _reward_table(scenario: MapTable) -> MapTable:
     """Return the reward of the first player."""
     players = scenario.entries.get("rewards")
@@ -473,16 +447,6 @@ def _reward_table(scenario: MapTable) -> MapTable:
             f"expected the reward of one player, got {players!r:.60}; keep one, as 'reward'",
         )
     return MapTable(f"{scenario.where}, rewards", players[0])
-
-
-def _retro_variables(table: MapTable) -> dict[str, MapTable]:
-    if "time" in table.entries:
-        raise table.error(
-            "time",
-            f"expected rewards for variables, got {table.entries['time']!r:.60} for each frame; "
-            "remove it, and add the reward for frames in a wrapper",
-        )
-    return table.table("variables").tables()
 
 
 def _measuring(entry: MapTable) -> dict[str, object]:
@@ -576,9 +540,3 @@ def _retro_crop(scenario: MapTable) -> dict[str, object]:
 def _rest(start: int, length: int, whole: int) -> int:
     """Return the pixels after the part; 0 if its length is 0 or too large."""
     return whole - start - length if length and start + length <= whole else 0
-
-
-def _retro_digests(path: Path) -> dict[str, object]:
-    if not path.exists():
-        return {}
-    return {"sha1": map_text(path).split()}

@@ -243,19 +243,11 @@ class RewardTerm:
         return pay
 
     def _measure(self, index: int, variable: Variable) -> Callable[[Values, Values], int]:
+        measure = self.measured.measure(index, variable)
         if self.limit is None:
-            return self.measured.measure(index, variable)
+            return measure
         limit, number = self.limit, self.measured.number(index, variable)
-        operation = OPERATIONS[self.measured.op] if self.measured.op else None
-        reference = self.measured.reference
-
-        def measure(new: Values, old: Values) -> int:
-            change = number(new, old)
-            if abs(change) > limit:
-                return 0
-            return change if operation is None else operation(change, reference)
-
-        return measure
+        return lambda new, old: measure(new, old) if abs(number(new, old)) <= limit else 0
 
     def recipe(self) -> dict[str, object]:
         """Return the term without its name as JSON data, in the form of a RAM map."""
