@@ -6,7 +6,7 @@ import inspect
 import math
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import ModuleType
 from typing import Any, NamedTuple, NoReturn
 
@@ -356,9 +356,3 @@ def start_logging(model: Any) -> None:
         model.ep_success_buffer = deque(maxlen=model._stats_window_size)
     if not model.start_time:
         model.start_time = time.time_ns()
-
-
-def note_episodes(model: Any, returns: Sequence[float], lengths: Sequence[int]) -> None:
-    """Add ended episodes to the statistics for ``dump_logs``."""
-    for total, length in zip(returns, lengths, strict=True):
-        model.ep_info_buffer.append({"r": total, "l": length, "t": 0.0})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +18,6 @@ from .models import (
     check_on_policy,
     count_sb3_steps,
     load_sb3,
-    note_episodes,
 )
 
 _NAME = "to_sb3_rollout"
@@ -93,7 +93,8 @@ def to_sb3_rollout(
     if not rollout.mask.all():
         _leave_out(buffer, rollout.mask)
     count_sb3_steps(model, rollout.steps, total_steps=total_steps)
-    note_episodes(model, rollout.episode_returns, rollout.episode_lengths)
+    for total, length in zip(rollout.episode_returns, rollout.episode_lengths, strict=True):
+        model.ep_info_buffer.append({"r": total, "l": length, "t": 0.0})  # for `dump_logs`
     model.rollout_buffer = buffer
     return buffer
 
@@ -280,7 +281,7 @@ def _values_by_model(rollout: Rollout, model: Any, action: np.ndarray) -> _RowVa
     is_discrete = not model.action_space.shape
     with torch.no_grad():
         for t in range(rollout.num_steps):
-            row = to_tensors({"seen": _row(observation, t), "chosen": action[t]})
+            row = to_tensors({"seen": map_tree(itemgetter(t), observation), "chosen": action[t]})
             # As train() passes them.
             chosen = row["chosen"].long().flatten() if is_discrete else row["chosen"].float()
             values, log_probs, _ = policy.evaluate_actions(row["seen"], chosen)
@@ -289,8 +290,3 @@ def _values_by_model(rollout: Rollout, model: Any, action: np.ndarray) -> _RowVa
         if len(rollout.bootstrap.step):
             follows = policy.predict_values(to_tensors(behind)).cpu().numpy().ravel()
     return _RowValues(value, log_prob, follows)
-
-
-def _row(tree: Any, t: int) -> Any:
-    """Row t of arrays [T, ...]."""
-    return map_tree(lambda array: array[t], tree)
