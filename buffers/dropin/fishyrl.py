@@ -257,7 +257,14 @@ class _WindowBuffer(ReplayOwner):
                 f"that kept its rows in {there}; make the buffer as it was"
             )
         if self._replay.path is None:
-            self._load_rows(state_dict["rows"], state_dict["columns"])
+            replay, known = new_replay(self._num_envs * self._capacity), None
+            if state_dict["rows"] is not None:
+                known = ExperienceFormat.from_json(state_dict["columns"])
+                replay.bind(known.spec(None, self._codec), self._facts(known))
+                replay.add_encoded(unpack_chunks(state_dict["rows"].tobytes(), replay.spec))
+            self._begin_with(replay)
+            if known is not None:
+                self._settle(known)
         else:
             self.flush()
             self._replay.load_state_dict(state_dict["store"])
@@ -361,18 +368,6 @@ class _WindowBuffer(ReplayOwner):
                 f"open another folder, or read this one with SequenceReplayBuffer"
             )
         self._settle(ExperienceFormat.from_json(recipe["columns"]))
-
-    def _load_rows(self, rows: np.ndarray | None, columns: object) -> None:
-        """Replace the rows by those of a state."""
-        replay = new_replay(self._num_envs * self._capacity)
-        known = None
-        if rows is not None:
-            known = ExperienceFormat.from_json(columns)
-            replay.bind(known.spec(None, self._codec), self._facts(known))
-            replay.add_encoded(unpack_chunks(rows.tobytes(), replay.spec))
-        self._begin_with(replay)
-        if known is not None:
-            self._settle(known)
 
     def _check_enough(self, request: Sequences) -> None:
         """Raise NotEnoughData if no window can be drawn."""

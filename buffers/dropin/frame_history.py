@@ -429,17 +429,12 @@ class ChannelStacks:
         if c == 1:
             return frames.view(self.word).reshape(batch, n, self._pixels)
         planes = np.empty((batch * n, c, self._pixels), self.word)
-        self.take_apart(frames, [planes[:, channel] for channel in range(c)])
-        return planes.reshape(batch, n * c, self._pixels)
-
-    def take_apart(self, frames: np.ndarray, planes: list[np.ndarray]) -> None:
-        """Copy the channels of frames [..., H, W, C] into planes [frames, H * W]."""
-        pixels = frames.view(self.word).reshape(-1, self._pixels, len(planes))
-        if len(planes) > _MOST_PLANES:
-            for channel, plane in enumerate(planes):
-                plane[...] = pixels[..., channel]
+        pixels = frames.view(self.word).reshape(-1, self._pixels, c)
+        if c > _MOST_PLANES:
+            planes[...] = pixels.swapaxes(1, 2)
         else:
-            self._cv2.split(pixels, planes)
+            self._cv2.split(pixels, [planes[:, channel] for channel in range(c)])
+        return planes.reshape(batch, n * c, self._pixels)
 
     def woven(self, planes: list[np.ndarray]) -> np.ndarray:
         """Stacks [B, H, W, C * k] in C order, from planes [B, H * W]."""

@@ -505,7 +505,11 @@ class ObservationsByAge:
         """The ids of the rows in which they are stored."""
         waiting = self._writer.steps - self._flushed
         if int(ages.max()) >= len(self) - waiting:
-            self._flush()  # not at each call: that would store a chunk each time
+            self._writer.flush(
+                newest=False
+            )  # not at each call, which would store a chunk each time
+            index = self._replay.storage.index
+            self._flushed, self._until = self._writer.steps, index.base + len(index)
             waiting = 0
         counts = self._stored_counts()
         # Negative only if the folder was written by more envs than there are now.
@@ -514,11 +518,6 @@ class ObservationsByAge:
         records = self._replay.storage.index.records
         ids: np.ndarray = records["row_id"][chunk] + place - counts[chunk]
         return ids
-
-    def _flush(self) -> None:
-        self._writer.flush(newest=False)
-        index = self._replay.storage.index
-        self._flushed, self._until = self._writer.steps, index.base + len(index)
 
     def _stored_counts(self) -> np.ndarray:
         """The number of observations before each chunk of the last flush, and in total."""

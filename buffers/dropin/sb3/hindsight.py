@@ -349,9 +349,11 @@ class _EpisodeRing:
 
 def _strategy_of(value: object) -> _Strategy:
     """The name of a strategy, or of a member of SB3's ``GoalSelectionStrategy``, in lower case."""
-    found = str(getattr(value, "name", value)).lower()
-    names: tuple[_Strategy, ...] = get_args(_Strategy)
-    for name in names:
-        if name == found:
-            return name
-    raise ValueError(f"goal_selection_strategy: expected one of {', '.join(names)}, got {value!r}")
+    found: Any = str(getattr(value, "name", value)).lower()
+    names = get_args(_Strategy)
+    if found not in names:
+        raise ValueError(
+            f"goal_selection_strategy: expected one of {', '.join(names)}, got {value!r}"
+        )
+    strategy: _Strategy = found
+    return strategy

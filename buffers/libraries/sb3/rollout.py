@@ -89,7 +89,14 @@ def to_sb3_rollout(
         n_envs=rollout.num_envs,
     )
     buffer.whole_shape = model.n_steps, model.n_envs
-    _fill(buffer, rows)
+    buffer.observations = rows.observation
+    buffer.actions = rows.action
+    buffer.rewards = rows.reward
+    buffer.episode_starts = rows.episode_start
+    buffer.values = rows.value
+    buffer.log_probs = rows.log_prob
+    buffer.pos, buffer.full = buffer.buffer_size, True
+    buffer.compute_returns_and_advantage(buffers.th.from_numpy(rows.last_value), rows.is_over)
     if not rollout.mask.all():
         _leave_out(buffer, rollout.mask)
     count_sb3_steps(model, rollout.steps, total_steps=total_steps)
@@ -197,19 +204,6 @@ def _filled_class(kind: Any) -> Any:
         kind.reset(self)
 
     return type(f"Filled{kind.__name__}", (kind,), {"reset": reset})
-
-
-def _fill(buffer: Any, rows: _Rows) -> None:
-    """All rows, and the advantages that SB3 finds for them."""
-    buffer.observations = rows.observation
-    buffer.actions = rows.action
-    buffer.rewards = rows.reward
-    buffer.episode_starts = rows.episode_start
-    buffer.values = rows.value
-    buffer.log_probs = rows.log_prob
-    buffer.pos, buffer.full = buffer.buffer_size, True
-    torch = load_sb3("common.buffers", _NAME).th
-    buffer.compute_returns_and_advantage(torch.from_numpy(rows.last_value), rows.is_over)
 
 
 def _leave_out(buffer: Any, is_kept: np.ndarray) -> None:
