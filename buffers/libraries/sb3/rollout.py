@@ -215,11 +215,7 @@ def _leave_out(buffer: Any, is_kept: np.ndarray) -> None:
         found: np.ndarray = array[step, env][:, None]
         return found
 
-    observations = buffer.observations
-    if isinstance(observations, dict):
-        buffer.observations = {key: kept(array) for key, array in observations.items()}
-    else:
-        buffer.observations = kept(observations)
+    buffer.observations = map_tree(kept, buffer.observations)
     for name in ("actions", "rewards", "episode_starts", "values", "log_probs"):
         setattr(buffer, name, kept(getattr(buffer, name)))
     buffer.advantages, buffer.returns = kept(buffer.advantages), kept(buffer.returns)

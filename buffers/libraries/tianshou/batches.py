@@ -14,7 +14,7 @@ from ...curation.episode_writer import EpisodeWriter, TransitionColumns
 from ...replay.replay import SequenceReplayBuffer
 from ...replay.rollout import Rollout
 from ...rows.episode import Episode
-from ...sampling.batch import Batch, TransitionBatch, map_tree
+from ...sampling.batch import Batch, TransitionBatch, map_tree, named_leaves
 from ...spec.spec import key_of, kind_of, marks
 from ..transitions import episode_steps, leaves_below, nested, rollout_steps
 
@@ -339,14 +339,13 @@ def _plain(value: Any) -> Any:
 
 
 def _named(part: str, tree: Any) -> dict[str, np.ndarray]:
-    found: dict[str, np.ndarray] = {}
-    for key, array in leaves_below((part,), tree):
+    found: dict[str, np.ndarray] = dict(named_leaves(part, tree))
+    for name, array in found.items():
         if array.dtype == object:
             raise ValueError(
-                f"{_SOURCE}: expected numbers of one shape under {'/'.join(key)}, got objects; "
-                f"leave it out, or flatten the env's observations"
+                f"{_SOURCE}: expected numbers of one shape under {name}, got objects; leave it "
+                f"out, or flatten the env's observations"
             )
-        found["/".join(key)] = array
     return found
 
 
