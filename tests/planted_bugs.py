@@ -227,8 +227,8 @@ buffers/exchange/publish/uploader.py
   tests/buffers/exchange/publish/test_urls.py::test_schedules_upload_and_are_refused_often_enough
 buffers/libraries/cleanrl.py
   CleanRL: only terminations are done
-  - dones[0], dones[1:] = before, flags.ends
-  + dones[0], dones[1:] = before, flags.terminated
+  - dones[0], dones[1:] = before, ends
+  + dones[0], dones[1:] = before, rollout.terminated
   tests/buffers/libraries/test_cleanrl_rollout.py::test_batches_equal_those_of_a_hand_written_loop
 buffers/libraries/sb3/models.py
   SB3: an env of spaces alone can be reset

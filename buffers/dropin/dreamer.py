@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import copy
 import enum
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final, Literal, TypeAlias, get_args, overload
 
 import numpy as np
 
 from ..base import forks
-from ..base.errors import NotEnoughData
 from ..base.number_checks import check_whole
 from ..sampling.requests import Sequences
-from ..spec.spec import Codec
-from .transition_writer import DrawnSequences, ImageRing, TooFew, ended_by, shortage
+from .transition_writer import DrawnSequences, ImageRing, TooFew, ended_by
 
 __all__ = ["MISSING", "Borders", "Episode", "Memory", "ReplayBuffer"]
 
@@ -30,7 +27,7 @@ Borders: TypeAlias = Literal["inside", "cross"]
 """Limits of a sequence: ``"inside"`` one episode, or ``"cross"`` into the env's next one."""
 
 
-class ReplayBuffer(ImageRing):
+class ReplayBuffer(ImageRing[Borders]):
     """Keeps the newest steps of one env or more, and draws sequences of them, time first.
 
     At least the newest ``size`` steps are there to be drawn, and up to a fifteenth more. `sample`
@@ -71,36 +68,7 @@ class ReplayBuffer(ImageRing):
     """
 
     _newest: ClassVar[bool] = True
-
-    def __init__(
-        self,
-        size: int,
-        obs_shape: Sequence[int],
-        action_size: int,
-        seq_len: int,
-        batch_size: int,
-        *,
-        borders: Borders = "inside",
-        path: str | os.PathLike[str] | None = None,
-        num_envs: int = 1,
-        seed: int | None = None,
-        codec: Codec | None = None,
-        one_hot: bool = False,
-    ) -> None:
-        _check_borders(borders)
-        self.borders: Borders = borders
-        super().__init__(
-            size,
-            obs_shape,
-            action_size,
-            seq_len,
-            batch_size,
-            path=path,
-            num_envs=num_envs,
-            seed=seed,
-            codec=codec,
-            one_hot=one_hot,
-        )
+    _all_borders: ClassVar[tuple[str, ...]] = get_args(Borders)
 
     def add(
         self,
@@ -155,25 +123,13 @@ class ReplayBuffer(ImageRing):
             NotEnoughData: There is no sequence of L steps.
             ValueError: ``borders`` is not one of the two values.
         """
-        chosen = self.borders if borders is None else borders
-        _check_borders(chosen)
-        self._writer.catch_up(newest=self._newest)
+        chosen = self._chosen_borders(borders)
         request = Sequences(
             self.batch_size, self.seq_len, chosen, align="transition", time_major=True
         )
-        try:
-            batch = self.replay.sample(request)
-        except NotEnoughData:
-            raise shortage(self.replay, self.seq_len, is_across=chosen == "cross") from None
+        batch = self._drawn(request, self.seq_len, is_across=chosen == "cross")
         terminals = (batch.terminated | batch.truncated | ~batch.mask).astype(np.float32)
         return DrawnSequences(batch.observation, batch.action, batch.reward, terminals, batch)
-
-
-def _check_borders(borders: object) -> None:
-    if borders not in get_args(Borders):
-        raise ValueError(
-            f'borders: expected "inside" or "cross", got {borders!r}; the buffer\'s replay has more'
-        )
 
 
 def _image(name: str, observation: Mapping[str, object]) -> object:

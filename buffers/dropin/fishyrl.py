@@ -24,10 +24,11 @@ from ..sampling.batch import Batch
 from ..sampling.rate import ReplayRatio
 from ..sampling.requests import Borders, Sequences
 from ..sampling.tensors import load_torch
+from ..spec.exact_values import exactly
 from ..spec.spec import Codec, Field, Spec, plain_array
 from ..storage.encoded_chunk import unpack_chunks
 from ..storage.ram import packed_rows
-from .transition_writer import ReplayOwner, exactly_of, new_replay, row_field
+from .transition_writer import ReplayOwner, new_replay, row_field
 
 __all__ = [
     "IndependentVectorizedBuffer",
@@ -42,7 +43,7 @@ _FLAGS = ("terminations", "truncations")
 FLAGS = ("is_first", "is_last", "cut", "mask")
 """Flags that `sample` can return with the columns."""
 
-_PER_ENV = ("rewards", "terminations", "truncations")
+_PER_ENV = ("rewards", *_FLAGS)
 _NEEDED = ("obs", "actions", *_PER_ENV)
 # Batches hold rewards as float32, which holds all of these.
 _EXACT_REWARDS = frozenset("float32 float16 bool int8 uint8 int16 uint16".split())
@@ -54,21 +55,23 @@ class _WindowBuffer(ReplayOwner):
 
     def __init__(
         self,
-        num_envs: int,
+        num_buffers: int,
         capacity: int,
-        seed: int | None,
-        path: str | os.PathLike[str] | None,
-        codec: Codec | None,
-        autoreset_mode: AutoresetMode,
+        validate_keys: bool = True,
+        seed: int | None = None,
+        *,
+        path: str | os.PathLike[str] | None = None,
+        codec: Codec | None = None,
+        autoreset_mode: AutoresetMode = AutoresetMode.NEXT_STEP,
     ) -> None:
-        check_whole("num_buffers", num_envs, 1)
+        check_whole("num_buffers", num_buffers, 1)
         check_whole("capacity", capacity, 1)
         if not isinstance(autoreset_mode, AutoresetMode):
             raise ValueError(
                 f"autoreset_mode: expected one of gymnasium.vector.AutoresetMode, got "
                 f"{autoreset_mode!r}; look it up in envs.metadata['autoreset_mode']"
             )
-        self._num_envs, self._capacity = int(num_envs), int(capacity)
+        self._num_envs, self._capacity = int(num_buffers), int(capacity)
         self._all = np.arange(self._num_envs)
         self._codec: Codec | None = codec
         self._is_same_step = autoreset_mode is AutoresetMode.SAME_STEP
@@ -106,7 +109,11 @@ class _WindowBuffer(ReplayOwner):
         mask: Sequence[bool] | np.ndarray | None,
         final_obs: Sequence[Any] | np.ndarray | None,
     ) -> None:
-        self._check_final(final_obs)
+        if final_obs is not None and not self._is_same_step:
+            raise ValueError(
+                "final_obs: expected none but under autoreset_mode=SAME_STEP, got some; leave them "
+                "out, or name the mode of the envs"
+            )
         rows = self._rows or ExperienceFormat.of(experience)
         given = rows.checked(experience, self._num_envs)
         envs = self._chosen(mask)
@@ -250,7 +257,14 @@ class _WindowBuffer(ReplayOwner):
                 f"that kept its rows in {there}; make the buffer as it was"
             )
         if self._replay.path is None:
-            self._load_rows(state_dict["rows"], state_dict["columns"])
+            replay, known = new_replay(self._num_envs * self._capacity), None
+            if state_dict["rows"] is not None:
+                known = ExperienceFormat.from_json(state_dict["columns"])
+                replay.bind(known.spec(None, self._codec), self._facts(known))
+                replay.add_encoded(unpack_chunks(state_dict["rows"].tobytes(), replay.spec))
+            self._begin_with(replay)
+            if known is not None:
+                self._settle(known)
         else:
             self.flush()
             self._replay.load_state_dict(state_dict["store"])
@@ -259,13 +273,6 @@ class _WindowBuffer(ReplayOwner):
 
     def _store_rest(self) -> None:
         self.flush()
-
-    def _check_final(self, final_obs: object) -> None:
-        if final_obs is not None and not self._is_same_step:
-            raise ValueError(
-                "final_obs: expected none but under autoreset_mode=SAME_STEP, got some; leave them "
-                "out, or name the mode of the envs"
-            )
 
     def _chosen(self, mask: Sequence[bool] | np.ndarray | None) -> np.ndarray | None:
         """Indices of the envs whose entries are taken; None for all."""
@@ -362,18 +369,6 @@ class _WindowBuffer(ReplayOwner):
             )
         self._settle(ExperienceFormat.from_json(recipe["columns"]))
 
-    def _load_rows(self, rows: np.ndarray | None, columns: object) -> None:
-        """Replace the rows by those of a state."""
-        replay = new_replay(self._num_envs * self._capacity)
-        known = None
-        if rows is not None:
-            known = ExperienceFormat.from_json(columns)
-            replay.bind(known.spec(None, self._codec), self._facts(known))
-            replay.add_encoded(unpack_chunks(rows.tobytes(), replay.spec))
-        self._begin_with(replay)
-        if known is not None:
-            self._settle(known)
-
     def _check_enough(self, request: Sequences) -> None:
         """Raise NotEnoughData if no window can be drawn."""
         if request.borders != "cross" or self._replay.count(request):
@@ -428,19 +423,6 @@ class IndependentVectorizedBuffer(_WindowBuffer):
         >>> batch["obs"].shape, batch["rewards"].dtype, batch["is_first"].shape
         ((16, 8, 4), dtype('float64'), (16, 8))
     """
-
-    def __init__(
-        self,
-        num_buffers: int,
-        capacity: int,
-        validate_keys: bool = True,
-        seed: int | None = None,
-        *,
-        path: str | os.PathLike[str] | None = None,
-        codec: Codec | None = None,
-        autoreset_mode: AutoresetMode = AutoresetMode.NEXT_STEP,
-    ) -> None:
-        super().__init__(num_buffers, capacity, seed, path, codec, autoreset_mode)
 
     def add(
         self,
@@ -508,7 +490,9 @@ class SequentialBuffer(_WindowBuffer):
         codec: Codec | None = None,
         autoreset_mode: AutoresetMode = AutoresetMode.NEXT_STEP,
     ) -> None:
-        super().__init__(1, capacity, seed, path, codec, autoreset_mode)
+        super().__init__(
+            1, capacity, validate_keys, seed, path=path, codec=codec, autoreset_mode=autoreset_mode
+        )
 
     def add(self, experience: Mapping[str, np.ndarray], *, final_obs: object = None) -> None:
         """Add a row; everything is copied.
@@ -683,7 +667,7 @@ class ExperienceFormat:
             if type(values) is not np.ndarray or values.dtype != dtype or values.shape != wanted:
                 values = as_column(key, values, dtype, wanted)
             found[key] = values
-        for key in ("terminations", "truncations"):
+        for key in _FLAGS:
             flags = found[key]
             if flags.dtype != np.bool_ and not np.isin(flags, (0, 1)).all():
                 raise ValueError(
@@ -745,4 +729,4 @@ def as_column(
             f"{what}: expected {dtype} like the first one, got {array.dtype}; convert it as it is "
             f"meant first, from the first row on"
         )
-    return exactly_of(what, array, dtype)
+    return exactly(array, dtype, shape, what)

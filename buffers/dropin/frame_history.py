@@ -20,7 +20,14 @@ from ..base.number_checks import check_whole
 from ..replay.replay import SequenceReplayBuffer
 from ..sampling.requests import Transitions
 from ..spec.spec import Codec, Field, plain_array
-from .transition_writer import ReplayOwner, TransitionWriter, flag_of, new_replay, row_field
+from .transition_writer import (
+    ReplayOwner,
+    TransitionWriter,
+    check_env,
+    flag_of,
+    new_replay,
+    row_field,
+)
 
 __all__ = ["ReplayBuffer", "sample_n_unique"]
 
@@ -131,7 +138,7 @@ class ReplayBuffer(ReplayOwner):
                 env's frame before is missing; nothing was added.
             SpecMismatch: The folder holds other rows.
         """
-        self._check_env(env)
+        check_env(env, self._num_envs)
         idx, pending = self._frames % self.size, self._pending
         if pending and (idx in pending or env in pending.values()):
             late = env if env in pending.values() else pending[idx]
@@ -209,7 +216,7 @@ class ReplayBuffer(ReplayOwner):
             NotEnoughData: The env has shown no frame yet.
             ValueError: There is no such env.
         """
-        self._check_env(env)
+        check_env(env, self._num_envs)
         if self._state is None or not self._state.recent[env].has_any:
             raise NotEnoughData(
                 f"env {env} has no frame yet: expected store_frame before "
@@ -272,7 +279,7 @@ class ReplayBuffer(ReplayOwner):
             ValueError: There is no such env.
         """
         if env is not None:
-            self._check_env(env)
+            check_env(env, self._num_envs)
         envs = range(self._num_envs) if env is None else [env]
         self._pending = {idx: of for idx, of in self._pending.items() if of not in envs}
         if self._state is not None:
@@ -282,13 +289,6 @@ class ReplayBuffer(ReplayOwner):
 
     def _store_rest(self) -> None:
         self.flush()  # complete steps: an effect that is missing never comes
-
-    def _check_env(self, env: int) -> None:
-        if not 0 <= env < self._num_envs:
-            raise ValueError(
-                f"env: expected an index from 0 to {self._num_envs - 1}, got {env}; give the "
-                f"number of envs as num_envs"
-            )
 
     def _bring_up(self, batch_size: int) -> None:
         """Store new transitions if the batch could need them."""
@@ -429,17 +429,12 @@ class ChannelStacks:
         if c == 1:
             return frames.view(self.word).reshape(batch, n, self._pixels)
         planes = np.empty((batch * n, c, self._pixels), self.word)
-        self.take_apart(frames, [planes[:, channel] for channel in range(c)])
-        return planes.reshape(batch, n * c, self._pixels)
-
-    def take_apart(self, frames: np.ndarray, planes: list[np.ndarray]) -> None:
-        """Copy the channels of frames [..., H, W, C] into planes [frames, H * W]."""
-        pixels = frames.view(self.word).reshape(-1, self._pixels, len(planes))
-        if len(planes) > _MOST_PLANES:
-            for channel, plane in enumerate(planes):
-                plane[...] = pixels[..., channel]
+        pixels = frames.view(self.word).reshape(-1, self._pixels, c)
+        if c > _MOST_PLANES:
+            planes[...] = pixels.swapaxes(1, 2)
         else:
-            self._cv2.split(pixels, planes)
+            self._cv2.split(pixels, [planes[:, channel] for channel in range(c)])
+        return planes.reshape(batch, n * c, self._pixels)
 
     def woven(self, planes: list[np.ndarray]) -> np.ndarray:
         """Stacks [B, H, W, C * k] in C order, from planes [B, H * W]."""
@@ -473,27 +468,22 @@ class RecentFrames:
         self, stacks: ChannelStacks | None, shape: tuple[int, ...], dtype: np.dtype[np.generic]
     ) -> None:
         self._stacks, self._plane = stacks, (-1, *shape[:2])
-        self._newest = np.zeros(shape, dtype)
+        self.newest = np.zeros(shape, dtype)  # the frame that was pushed last
         self.has_any = False
         self._blank: list[np.ndarray] = []
         if stacks is not None:
-            planes = stacks.planes(self._newest[None, None])[0].reshape(self._plane)
+            planes = stacks.planes(self.newest[None, None])[0].reshape(self._plane)
             self._blank = [*planes] * stacks.k
         self._shown = deque(self._blank, len(self._blank))  # planes [H, W]
 
-    @property
-    def newest(self) -> np.ndarray:
-        """The frame that was pushed last."""
-        return self._newest
-
     def push(self, frame: np.ndarray, *, is_first: bool) -> None:
         """Add a copy of a frame."""
-        self._newest, self.has_any = frame.copy(), True
+        self.newest, self.has_any = frame.copy(), True
         if self._stacks is None:
             return
         if is_first:
             self._shown.extend(self._blank)
-        self._shown.extend(self._stacks.planes(self._newest[None, None])[0].reshape(self._plane))
+        self._shown.extend(self._stacks.planes(self.newest[None, None])[0].reshape(self._plane))
 
     def stack(self) -> np.ndarray:
         """The stack that ends with the newest frame, [H, W, C * k], or that frame."""

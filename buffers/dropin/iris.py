@@ -14,7 +14,6 @@ from typing import ClassVar, Literal, TypeAlias, get_args
 import numpy as np
 
 from ..base import forks
-from ..base.errors import NotEnoughData
 from ..base.number_checks import check_whole
 from ..replay.replay import SequenceReplayBuffer
 from ..rows.episode import End
@@ -28,8 +27,9 @@ from .transition_writer import (
     TooFew,
     TransitionWriter,
     as_declared,
+    check_env,
+    check_one_of,
     ended_by,
-    shortage,
 )
 
 __all__ = ["Borders", "Final", "IRISOnPolicyBuffer", "IRISReplayBuffer"]
@@ -46,7 +46,7 @@ Final: TypeAlias = Literal["repeat", "required"]
 """The substitute for an episode's last observation that was not given."""
 
 
-class IRISReplayBuffer(ImageRing):
+class IRISReplayBuffer(ImageRing[Borders]):
     """Keeps the newest steps of one env or more, and draws sequences of them.
 
     At least the newest ``size`` steps are there to be drawn, and up to a fifteenth more. The newest
@@ -93,6 +93,7 @@ class IRISReplayBuffer(ImageRing):
     """
 
     _newest: ClassVar[bool] = False
+    _all_borders: ClassVar[tuple[str, ...]] = get_args(Borders)
 
     def __init__(
         self,
@@ -110,9 +111,7 @@ class IRISReplayBuffer(ImageRing):
         codec: Codec | None = None,
         one_hot: bool = False,
     ) -> None:
-        _check_one_of("borders", borders, get_args(Borders))
-        _check_one_of("final", final, get_args(Final))
-        self.borders: Borders = borders
+        check_one_of("final", final, get_args(Final))
         self._is_final_required = final == "required"
         super().__init__(
             size,
@@ -120,6 +119,7 @@ class IRISReplayBuffer(ImageRing):
             action_size,
             seq_len,
             batch_size,
+            borders=borders,
             path=path,
             num_envs=num_envs,
             seed=seed,
@@ -188,12 +188,7 @@ class IRISReplayBuffer(ImageRing):
         Raises:
             ValueError: As in `add`.
         """
-        count = self._writer.num_envs
-        if not 0 <= env < count:
-            raise ValueError(
-                f"env: expected an index from 0 to {count - 1}, got {env}; give the number of envs "
-                f"as num_envs"
-            )
+        check_env(env, self._writer.num_envs)
         as_declared("obs", obs, IMAGE, self.obs_shape)
         as_declared("action", self._chosen("action", action), VECTOR, (self.action_size,))
         if final_obs is not None:
@@ -225,16 +220,10 @@ class IRISReplayBuffer(ImageRing):
             ValueError: An argument is invalid.
         """
         length = self.seq_len if seq_len is None else seq_len
-        chosen = self.borders if borders is None else borders
-        _check_one_of("borders", chosen, get_args(Borders))
+        chosen = self._chosen_borders(borders)
         check_whole("seq_len", length, 1)
-        self._writer.catch_up(newest=self._newest)
         request = Sequences(self.batch_size, length, chosen, align="transition")
-        try:
-            batch = self.replay.sample(request)
-        except NotEnoughData:
-            needed = length if chosen == "inside" else 1
-            raise shortage(self.replay, needed, is_across=False) from None
+        batch = self._drawn(request, length if chosen == "inside" else 1)
         return DrawnSequences(
             batch.memory["observation"],  # L + 1 of each: `batch` has two views of them
             np.ascontiguousarray(batch.action),
@@ -249,11 +238,7 @@ class IRISReplayBuffer(ImageRing):
         Raises:
             NotEnoughData: There is no step whose next observation is known.
         """
-        self._writer.catch_up(newest=self._newest)
-        try:
-            batch = self.replay.sample(Sequences(1, 1, align="transition"))
-        except NotEnoughData:
-            raise shortage(self.replay, 1, is_across=False) from None
+        batch = self._drawn(Sequences(1, 1, align="transition"), 1)
         terminal = np.float32(batch.is_last[0, 0] & ~batch.cut[0, 0])
         reward: np.float32 = np.float32(batch.reward[0, 0])
         return batch.observation[0, 0].copy(), batch.action[0, 0].copy(), reward, terminal
@@ -275,11 +260,6 @@ class IRISReplayBuffer(ImageRing):
         if not len(self):
             raise TooFew(f"expected at least 1 step to draw {n} frames from, got 0; add some")
         return self.observations.take(self._rng.integers(0, len(self), n))
-
-
-def _check_one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ValueError(f"{name}: expected one of {', '.join(allowed)}, got {value!r}")
 
 
 def _check_final(terminal: object, final_obs: object) -> None:
@@ -471,10 +451,7 @@ def _stacked(values: list[np.ndarray], declared: Declared | None) -> np.ndarray:
     if declared is None:
         return np.zeros(0)
     dtype, shape = declared
-    out = np.empty((len(values), *shape), dtype)
-    for place, value in enumerate(values):
-        out[place] = value
-    return out
+    return np.array(values, dtype).reshape(len(values), *shape)
 
 
 class ObservationsByAge:
@@ -528,7 +505,11 @@ class ObservationsByAge:
         """The ids of the rows in which they are stored."""
         waiting = self._writer.steps - self._flushed
         if int(ages.max()) >= len(self) - waiting:
-            self._flush()  # not at each call: that would store a chunk each time
+            self._writer.flush(
+                newest=False
+            )  # not at each call, which would store a chunk each time
+            index = self._replay.storage.index
+            self._flushed, self._until = self._writer.steps, index.base + len(index)
             waiting = 0
         counts = self._stored_counts()
         # Negative only if the folder was written by more envs than there are now.
@@ -537,11 +518,6 @@ class ObservationsByAge:
         records = self._replay.storage.index.records
         ids: np.ndarray = records["row_id"][chunk] + place - counts[chunk]
         return ids
-
-    def _flush(self) -> None:
-        self._writer.flush(newest=False)
-        index = self._replay.storage.index
-        self._flushed, self._until = self._writer.steps, index.base + len(index)
 
     def _stored_counts(self) -> np.ndarray:
         """The number of observations before each chunk of the last flush, and in total."""

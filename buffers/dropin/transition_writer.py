@@ -7,7 +7,7 @@ import os
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, NoReturn, Self
+from typing import Any, ClassVar, Generic, NoReturn, Self, TypeVar
 
 import numpy as np
 
@@ -17,15 +17,12 @@ from ..replay.replay import SequenceReplayBuffer
 from ..rows.episode import Chunk, End
 from ..rows.episode_buffer import OBSERVED, EpisodeBuffer
 from ..sampling.batch import Batch
+from ..sampling.requests import Sequences
+from ..spec.exact_values import exactly
 from ..spec.spec import Codec, Field, Spec, default_codec, plain_array
 
+BordersT = TypeVar("BordersT", bound=str)
 _MAX_ROWS, _MIN_ROWS, _MAX_BYTES = 512, 16, 32 << 20
-
-
-def spec_of(observation: Field, action: Field) -> Spec:
-    """The fields of rows that a `TransitionWriter` makes."""
-    reward = Field("reward", "float64", (), "narrow")
-    return Spec((observation, action, reward, OBSERVED), observation.name, action.name)
 
 
 class TransitionWriter:
@@ -46,7 +43,9 @@ class TransitionWriter:
         facts: Mapping[str, object],
     ) -> None:
         self.num_envs = num_envs
-        self.spec = spec = spec_of(observation, action)
+        reward = Field("reward", "float64", (), "narrow")
+        fields = observation, action, reward, OBSERVED
+        self.spec = spec = Spec(fields, observation.name, action.name)
         self._replay, self._facts = replay, facts
         self._is_bound = False
         if replay.is_bound or replay.path is None:
@@ -88,11 +87,7 @@ class TransitionWriter:
         # The final observation is the last one of the episode; None if unknown.
         if not self._is_bound:
             self._bind()
-        if not 0 <= env < self.num_envs:
-            raise ValueError(
-                f"env: expected an index from 0 to {self.num_envs - 1}, got {env}; give the "
-                f"number of envs as num_envs"
-            )
+        check_env(env, self.num_envs)
         image = as_declared("observation", observation, *self._observation)
         chosen = as_declared("action", action, *self._action)
         gain = reward if type(reward) is float else _number(reward)
@@ -188,6 +183,21 @@ def _close(reference: weakref.ref[ReplayOwner], process: int) -> None:
         buffer.close()
 
 
+def check_one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    """Refuse another value than the allowed ones."""
+    if value not in allowed:
+        raise ValueError(f"{name}: expected one of {', '.join(allowed)}, got {value!r}")
+
+
+def check_env(env: int, num_envs: int) -> None:
+    """Refuse what is no index of an env."""
+    if not 0 <= env < num_envs:
+        raise ValueError(
+            f"env: expected an index from 0 to {num_envs - 1}, got {env}; give the number of envs "
+            f"as num_envs"
+        )
+
+
 def _number(reward: object) -> float:
     """A reward as a Python float: numbers and arrays of one number are valid."""
     if isinstance(reward, float | np.float32):
@@ -195,7 +205,7 @@ def _number(reward: object) -> float:
     array = plain_array("reward", reward, ValueError)
     if array.size != 1 or array.dtype.kind not in "biuf":
         raise ValueError(f"reward: expected one number, got {reward!r:.60}; give that of one env")
-    return float(exactly_of("reward", array.reshape(()), np.dtype(np.float64)))
+    return float(exactly(array.reshape(()), np.dtype(np.float64), (), "reward"))
 
 
 def new_replay(
@@ -264,14 +274,7 @@ def as_declared(
             f"{what}: expected {dtype}, got {array.dtype} values; convert them as they are meant "
             f"first"
         )
-    return exactly_of(what, array, dtype)
-
-
-def exactly_of(what: str, array: np.ndarray, dtype: np.dtype[np.generic]) -> np.ndarray:
-    """Numbers in a dtype, floats rounded at most."""
-    from ..spec.exact_values import exactly  # loads all wrappers
-
-    return exactly(array, dtype, array.shape, what)
+    return exactly(array, dtype, shape, what)
 
 
 def one_hot(what: str, value: object, size: int) -> np.ndarray:
@@ -319,12 +322,16 @@ def flag_of(name: str, value: object) -> bool:
 IMAGE, VECTOR = np.dtype(np.uint8), np.dtype(np.float32)
 
 
-class ImageRing(ReplayOwner):
+_INSIDE: Any = "inside"
+
+
+class ImageRing(ReplayOwner, Generic[BordersT]):
     """A replay of uint8 images and float32 actions, and its writer."""
 
     # Where actions are `one_hot` they are given as numbers.
 
     _newest: ClassVar[bool]  # the newest step of an open episode is stored as well
+    _all_borders: ClassVar[tuple[str, ...]]  # that a sequence may have
 
     def __init__(
         self,
@@ -334,18 +341,21 @@ class ImageRing(ReplayOwner):
         seq_len: int,
         batch_size: int,
         *,
-        path: str | os.PathLike[str] | None,
-        num_envs: int,
-        seed: int | None,
-        codec: Codec | None,
-        one_hot: bool,
+        borders: BordersT = _INSIDE,
+        path: str | os.PathLike[str] | None = None,
+        num_envs: int = 1,
+        seed: int | None = None,
+        codec: Codec | None = None,
+        one_hot: bool = False,
     ) -> None:
+        self.borders: BordersT = borders
         self.size = size
         self.obs_shape = checked_shape("obs_shape", obs_shape)
         self.action_size = action_size
         self.seq_len = seq_len
         self.batch_size = batch_size
         self._is_one_hot = one_hot
+        check_one_of("borders", borders, self._all_borders)
         check_whole("size", size, 1)
         check_whole("action_size", action_size, 1)
         check_whole("seq_len", seq_len, 1)
@@ -393,6 +403,28 @@ class ImageRing(ReplayOwner):
         """True if at least ``size`` steps were added."""
         return self.steps >= self.size
 
+    def _chosen_borders(self, borders: BordersT | None) -> BordersT:
+        """The borders of a draw: other ones than the buffer's, if some are given."""
+        chosen = self.borders if borders is None else borders
+        check_one_of("borders", chosen, self._all_borders)
+        return chosen
+
+    def _drawn(self, request: Sequences, needed: int, *, is_across: bool = False) -> Batch:
+        """Draw sequences; the error names the ``needed`` steps, across episodes or in one."""
+        self._writer.catch_up(newest=self._newest)
+        try:
+            return self.replay.sample(request)
+        except NotEnoughData:
+            records = self.replay.storage.index.records
+            last = records[records["is_tail"] == 1]
+            steps = last["first_row"] + last["rows"] - last["head"] - 1
+            where = "of one env" if is_across else "in one episode"
+            raise NotEnoughData(
+                f"expected {needed} steps {where} to draw from, got {len(self.replay)} in all, at "
+                f"most {max(0, steps.max(initial=0))} in one episode; add more, or draw shorter "
+                f"sequences"
+            ) from None
+
     def _chosen(self, name: str, action: object) -> object:
         """An action as it is stored; with `one_hot` its number was given."""
         return one_hot(name, action, self.action_size) if self._is_one_hot else action
@@ -422,15 +454,3 @@ class DrawnSequences(tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]):
 
 class TooFew(NotEnoughData, ValueError):
     """Fewer steps than requested; also a ValueError, which callers of the originals expect."""
-
-
-def shortage(replay: SequenceReplayBuffer, length: int, *, is_across: bool) -> NotEnoughData:
-    """The error of a draw that finds no sequence of ``length`` steps, across ends or not."""
-    records = replay.storage.index.records
-    last = records[records["is_tail"] == 1]
-    steps = last["first_row"] + last["rows"] - last["head"] - 1
-    where = "of one env" if is_across else "in one episode"
-    return NotEnoughData(
-        f"expected {length} steps {where} to draw from, got {len(replay)} in all, at most "
-        f"{max(0, steps.max(initial=0))} in one episode; add more, or draw shorter sequences"
-    )

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..replay.advantages import RowFlags, bootstrap_values, row_numbers
+from ..replay.advantages import bootstrap_values, row_numbers
 from ..replay.rollout import Rollout
 from ..sampling.tensors import load_torch
 
@@ -87,15 +87,13 @@ def to_cleanrl(
                 f"{name}: expected an array, as CleanRL keeps one tensor, got a "
                 f"{type(getattr(rollout, name)).__name__}; flatten the space with a wrapper"
             )
-    flags = RowFlags(
-        rollout.is_first, rollout.terminated, rollout.truncated, rollout.cut, rollout.mask
-    )
+    ends = rollout.terminated | rollout.truncated | rollout.cut
     before = row_numbers("next_done", next_done, shape[1:])
     dones = np.zeros((shape[0] + 1, *shape[1:]), np.float32)
-    dones[0], dones[1:] = before, flags.ends
+    dones[0], dones[1:] = before, ends
     rewards = rollout.reward
     if truncation_gamma is not None:
-        rewards = _with_last_values(rollout, flags, truncation_gamma)
+        rewards = _with_last_values(rollout, ends, truncation_gamma)
 
     def tensor(array: np.ndarray) -> Any:
         # A copy: the rollout's memory may be overwritten. CleanRL keeps everything as float32.
@@ -123,10 +121,10 @@ def _extra(rollout: Rollout, name: str) -> np.ndarray:
     return row_numbers(f"extra {name!r}", found, rollout.mask.shape)
 
 
-def _with_last_values(rollout: Rollout, flags: RowFlags, gamma: float) -> np.ndarray:
+def _with_last_values(rollout: Rollout, ends: np.ndarray, gamma: float) -> np.ndarray:
     """Rewards [T, N] float32 plus the discounted values of true last observations."""
     step, env = rollout.bootstrap.step, rollout.bootstrap.env
-    some = flags.ends[step, env] & ~rollout.terminated[step, env]
+    some = ends[step, env] & ~rollout.terminated[step, env]
     rewards = rollout.reward.copy()
     if some.any():
         worth = bootstrap_values(rollout.bootstrap, None)[some]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -92,7 +93,9 @@ def from_d3rlpy(episodes: Any, replay: SequenceReplayBuffer) -> Sequence[str]:
     """
     given = list(getattr(episodes, "episodes", episodes))
     columns = [one for one in map(_columns_of, given) if len(one["rewards"])]
-    reader = D3rlpyReader(len(columns), columns.__getitem__, "from_d3rlpy", _any_memory)
+    # The rows are in memory already.
+    budget = partial(MemoryBudget, most=sys.maxsize)
+    reader = D3rlpyReader(len(columns), columns.__getitem__, "from_d3rlpy", budget)
     reader.check()
     sessions = replay.sessions
     recipe = sessions[0].get("recipe", {}) if sessions else {}
@@ -110,7 +113,3 @@ def _columns_of(episode: Any) -> dict[str, Any]:
         return list(map(np.asarray, values)) if is_several else np.asarray(values)
 
     return {name: arrays(getattr(episode, name)) for name in COLUMNS}
-
-
-def _any_memory(what: object) -> MemoryBudget:
-    return MemoryBudget(what, sys.maxsize)  # the rows are in memory already

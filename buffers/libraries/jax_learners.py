@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
 from ..base.optional_libraries import load_library, tell_jax
+from ..sampling.tensors import DTYPES, mapped
 
 _NARROWER = {"int64": "int32", "uint64": "uint32", "float64": "float32", "complex128": "complex64"}
-_DTYPES = frozenset(
-    "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 float32 float64 complex64 "
-    "complex128".split()
-)
-_LEFT = frozenset({"ids", "rng"})
 
 
 def to_jax(data: object, *, device: Any = None, round_floats: bool = False) -> Any:
@@ -59,7 +53,8 @@ def to_jax(data: object, *, device: Any = None, round_floats: bool = False) -> A
     has_64_bits = bool(jax.config.jax_enable_x64)
 
     def convert(array: np.ndarray, path: str) -> Any:
-        if array.dtype.newbyteorder("=").name not in _DTYPES:
+        path = path.removeprefix("/")
+        if array.dtype.newbyteorder("=").name not in DTYPES:
             raise TypeError(
                 f"{path}: expected numbers that JAX has arrays of, got {array.dtype}; leave the "
                 f"field out with fields="
@@ -71,7 +66,7 @@ def to_jax(data: object, *, device: Any = None, round_floats: bool = False) -> A
             own = _narrowed(own, path, round_floats)
         return jax.device_put(own, device)
 
-    return _converted(data, "", convert)
+    return mapped(data, "", convert, left=("ids",))  # as the replay takes them
 
 
 def _narrowed(array: np.ndarray, path: str, round_floats: bool) -> np.ndarray:
@@ -93,37 +88,6 @@ def _narrowed(array: np.ndarray, path: str, round_floats: bool) -> np.ndarray:
                 f"no {array.dtype} now, got {array[changed][0]}; {advice}"
             )
     return found
-
-
-def _converted(value: Any, path: str, convert: Callable[[np.ndarray, str], Any]) -> Any:
-    """A nested value with every array converted."""
-    if isinstance(value, np.ndarray):
-        return convert(value, path.removeprefix("/"))
-    if isinstance(value, Mapping):
-        return {key: _converted(part, f"{path}/{key}", convert) for key, part in value.items()}
-    if isinstance(value, tuple | list):
-        parts = [_converted(part, f"{path}/{place}", convert) for place, part in enumerate(value)]
-        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-    if not is_dataclass(value) or isinstance(value, type):
-        return value
-    changes = {
-        field.name: {}  # holds the arrays for `out=`, which these are not
-        if field.name == "memory"
-        else _converted(getattr(value, field.name), f"{path}/{field.name}", convert)
-        for field in fields(value)
-        if field.name not in _LEFT
-    }
-    return _with(value, changes)
-
-
-def _with(value: Any, changes: Mapping[str, Any]) -> Any:
-    """A dataclass with other values, also of fields that its constructor does not take."""
-    if all(field.init for field in fields(value)):
-        return replace(value, **changes)
-    changed = copy.copy(value)
-    for name, part in changes.items():
-        setattr(changed, name, part)
-    return changed
 
 
 def jax_policy(

@@ -15,7 +15,7 @@ from ..replay.replay import SequenceReplayBuffer
 from ..sampling.batch import Batch
 from ..sampling.requests import Draw, Sequences
 from ..sampling.tensors import ToTensors
-from ..spec.space_json import space_from_json
+from ..spec.space_json import space_of
 
 _NAME: Final = "as_sheeprl_replay"
 _CHANNELS: Final = (1, 3, 4)
@@ -88,7 +88,7 @@ class SheeprlReplay:
         self.replay = replay
         self._draw: Draw = draw
         self._channels = channels
-        self._names = self._observation_names(observation)
+        self._keys = self._observation_keys(observation)
         self._sizes, self._start = self._action_sizes(num_actions)
 
     def __len__(self) -> int:
@@ -130,12 +130,8 @@ class SheeprlReplay:
         )
         batch = self.replay.sample(request)
         columns = {**self._observations(batch), "actions": self._actions(batch)}
-        for name, rows in (
-            ("rewards", batch.reward),
-            ("terminated", batch.terminated),
-            ("truncated", batch.truncated),
-            ("is_first", batch.is_first),
-        ):
+        flags = {name: getattr(batch, name) for name in ("terminated", "truncated", "is_first")}
+        for name, rows in {"rewards": batch.reward, **flags}.items():
             columns[name] = rows[..., None].astype(np.float32)
         lead = sequence_length, n_samples, batch_size
         return {
@@ -180,13 +176,13 @@ class SheeprlReplay:
             f"in place of stepping the envs by hand"
         )
 
-    def _observation_names(self, given: str | None) -> dict[str, str]:
-        """Keys for sheeprl, by field name."""
+    def _observation_keys(self, given: str | None) -> list[str]:
+        """Keys of the observations for sheeprl."""
         spec = self.replay.spec
         layout = spec.observation
         if isinstance(layout, str):
             is_picture = spec[layout].dtype == "uint8" and len(spec[layout].shape) >= 2
-            return {layout: given or ("rgb" if is_picture else "state")}
+            return [given or ("rgb" if is_picture else "state")]
         parts = layout.values() if isinstance(layout, Mapping) else ()
         if not parts or not all(isinstance(part, str) for part in parts):
             raise ValueError(
@@ -198,7 +194,7 @@ class SheeprlReplay:
                 f"observation: expected none, as the keys of a Dict observation are used, "
                 f"got {given!r}; leave it out"
             )
-        return {str(field): key for key, field in cast("Mapping[str, str]", layout).items()}
+        return list(cast("Mapping[str, str]", layout))
 
     def _action_sizes(self, given: int | Sequence[int] | None) -> tuple[list[int], list[int]]:
         """The number of actions of each kind, and the first of each; empty for floats."""
@@ -220,13 +216,10 @@ class SheeprlReplay:
         return sizes, start
 
     def _observations(self, batch: Batch) -> dict[str, np.ndarray]:
-        leaves = batch.observation
-        if len(self._names) > 1 or isinstance(leaves, Mapping):
-            found = {key: leaves[key] for key in self._names.values()}
-        else:
-            (key,) = self._names.values()
-            found = {key: leaves}
-        return {key: self._channels_first(key, rows) for key, rows in found.items()}
+        leaves: Any = batch.observation
+        if not isinstance(leaves, Mapping):
+            leaves = {self._keys[0]: leaves}
+        return {key: self._channels_first(key, leaves[key]) for key in self._keys}
 
     def _channels_first(self, key: str, rows: np.ndarray) -> np.ndarray:
         """Pictures ``[T, B, C, H, W]``; vectors as they are, and single numbers with an axis."""
@@ -275,11 +268,9 @@ class SheeprlReplay:
 
 def _known_sizes(replay: SequenceReplayBuffer) -> tuple[list[int], list[int]]:
     """Numbers of actions from the recorded action space; empty if it is unknown."""
-    sessions = [session for session in replay.sessions if "spaces" in session]
-    if not sessions:
+    if not any("spaces" in session for session in replay.sessions):
         return [], []
-    recorded = cast("Mapping[str, Mapping[str, Any]]", sessions[-1]["spaces"])
-    space = space_from_json(recorded["action"])
+    space = space_of(replay.sessions, "action")
     if isinstance(space, spaces.Discrete):
         return [int(space.n)], [int(space.start)]
     if isinstance(space, spaces.MultiDiscrete):

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
 from ..base.number_checks import check_whole
-from ..replay.rollout import Rollout
+from ..sampling.batch import map_tree
 from ..sampling.tensors import ToTensors, load_torch
 
 Mode: TypeAlias = Literal["categorical", "greedy", "gaussian", "mean"]
@@ -47,16 +45,7 @@ def to_torch(data: object, device: object = None) -> Any:
         >>> to_torch(replay.sample_transitions(4)).observation.shape
         torch.Size([4, 4])
     """
-    convert = ToTensors(device)
-    if not isinstance(data, Rollout):
-        return convert(data)
-    # Its constructor expects numpy arrays, and takes no advantages.
-    names = [field.name for field in fields(Rollout) if field.name != "memory"]
-    changed = copy.copy(data)
-    for name, part in convert({name: getattr(data, name) for name in names}).items():
-        setattr(changed, name, part)
-    changed.memory = {}
-    return changed
+    return ToTensors(device)(data)
 
 
 def torch_policy(
@@ -186,7 +175,8 @@ class TorchPolicy:
     def _values(self, observation: Any) -> np.ndarray:
         """Values [K] float32 of observations ``[K, ...]``."""
         with self._torch.inference_mode():
-            seen = self._seen(observation)
+            # The tensors may share the arrays' memory.
+            seen = self._cast(self._to_tensors(observation))
             _, worth = self._output(seen, only_value=True)
             found: np.ndarray = self._column(worth, None).float().cpu().numpy()
             return found
@@ -197,17 +187,13 @@ class TorchPolicy:
         else:
             self._generator.manual_seed(seed)
 
-    def _seen(self, observation: Any) -> Any:
-        """The observations as tensors; they may share the arrays' memory."""
-        return self._cast(self._to_tensors(observation))
-
     def _cast(self, tree: Any) -> Any:
-        if isinstance(tree, Mapping):
-            return {key: self._cast(part) for key, part in tree.items()}
-        if isinstance(tree, tuple):
-            return tuple(self._cast(part) for part in tree)
-        is_float = self._dtype is not None and tree.is_floating_point()
-        return tree.to(self._dtype) if is_float else tree
+        """Nested tensors, those of floating-point numbers in the dtype that is wanted."""
+
+        def cast(tensor: Any) -> Any:
+            return tensor.to(self._dtype) if tensor.is_floating_point() else tensor
+
+        return tree if self._dtype is None else map_tree(cast, tree)
 
     def _output(self, seen: Any, *, only_value: bool = False) -> tuple[tuple[Any, ...], Any]:
         """The outputs that determine actions, and the values."""
@@ -215,7 +201,7 @@ class TorchPolicy:
         if only_value and critic is not None:
             return (), critic(seen)
         # The module may write into what it gets.
-        output = self.module(seen if critic is None else _cloned(seen))
+        output = self.module(seen if critic is None else map_tree(_cloned, seen))
         parts = output if isinstance(output, tuple) else (output,)
         if self._critic != "last":
             return parts, None if critic is None else critic(seen)
@@ -269,8 +255,5 @@ class TorchPolicy:
         return found
 
 
-def _cloned(tree: Any) -> Any:
-    """Nested tensors in memory of their own."""
-    if isinstance(tree, Mapping):
-        return {key: _cloned(part) for key, part in tree.items()}
-    return tuple(map(_cloned, tree)) if isinstance(tree, tuple) else tree.clone()
+def _cloned(tensor: Any) -> Any:
+    return tensor.clone()

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
+from functools import cache
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-_DTYPES = frozenset(
+DTYPES = frozenset(  # of torch and of JAX
     "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 float32 float64 complex64 "
     "complex128".split()
 )
@@ -67,7 +69,7 @@ class ToTensors:
     def prepare(self, batch: object) -> Prepared:
         """Do the slow part of the conversion, in any thread."""
         owners = _Owners(batch)
-        tree = _mapped(batch, "", owners.view)
+        tree = mapped(batch, "", owners.view)
         tensors = [self._moved(self._torch.from_numpy(array)) for array in owners.arrays]
         return Prepared(tree, tensors)
 
@@ -99,7 +101,7 @@ class _Owners:
     def view(self, array: np.ndarray, path: str) -> _View:
         """Locate an array in `arrays`."""
         native = array.dtype.newbyteorder("=")
-        if native.name not in _DTYPES:
+        if native.name not in DTYPES:
             raise TypeError(
                 f"{path}: expected a dtype that torch supports, got {array.dtype}; leave the field "
                 f"out with fields=, or use to='numpy'"
@@ -160,27 +162,35 @@ def _arrays(value: object) -> Iterator[np.ndarray]:
     def note(array: np.ndarray, path: str) -> None:
         found.append(array)
 
-    _mapped(value, "", note)
+    mapped(value, "", note)
     return iter(found)
 
 
-def _mapped(value: Any, path: str, convert: Callable[[np.ndarray, str], object]) -> Any:
+def mapped(
+    value: Any,
+    path: str,
+    convert: Callable[[np.ndarray, str], object],
+    left: Collection[str] = (),  # fields of a batch that stay as they are
+) -> Any:
     """Replace each array of a batch, or of a part of it."""
     if isinstance(value, np.ndarray):
         return convert(value, path)
     if isinstance(value, Mapping):
-        return {key: _mapped(part, f"{path}/{key}", convert) for key, part in value.items()}
+        return {key: mapped(part, f"{path}/{key}", convert, left) for key, part in value.items()}
     if isinstance(value, tuple | list):
-        parts = [_mapped(part, f"{path}/{i}", convert) for i, part in enumerate(value)]
+        parts = [mapped(part, f"{path}/{i}", convert, left) for i, part in enumerate(value)]
         return _like(value, parts)
     if is_dataclass(value) and not isinstance(value, type):
         changes = {
             field.name: {}
             if field.name == _NOT_FOR_TENSORS
-            else _mapped(getattr(value, field.name), f"{path}/{field.name}".strip("/"), convert)
+            else mapped(
+                getattr(value, field.name), f"{path}/{field.name}".strip("/"), convert, left
+            )
             for field in fields(value)
+            if field.name not in left
         }
-        return replace(value, **changes)
+        return _changed(value, changes)
     return value
 
 
@@ -197,8 +207,24 @@ def _filled(value: Any, tensors: list[Any]) -> Any:
         changes = {
             field.name: _filled(getattr(value, field.name), tensors) for field in fields(value)
         }
-        return replace(value, **changes)
+        return _changed(value, changes)
     return value
+
+
+def _changed(value: Any, changes: Mapping[str, Any]) -> Any:
+    """A batch with other values, also of fields that its constructor does not take."""
+    kind: Any = type(value)
+    if _takes_all_fields(kind):
+        return replace(value, **changes)
+    changed = copy.copy(value)
+    for name, part in changes.items():
+        setattr(changed, name, part)
+    return changed
+
+
+@cache
+def _takes_all_fields(kind: Any) -> bool:
+    return all(field.init for field in fields(kind))
 
 
 def _like(value: Any, parts: list[Any]) -> Any:

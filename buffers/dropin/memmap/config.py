@@ -13,6 +13,7 @@ import numpy as np
 from ...base.errors import StoreCorrupt, StoreTooNew
 from ...base.number_checks import whole_number
 from ...base.untrusted_json import items, mapping, member, parse, whole
+from ...spec.spec import as_array
 from ...storage.disk.files import Files, replace_file
 from ...storage.disk.format import MOST_FACTS_BYTES
 
@@ -138,22 +139,12 @@ def check_names(what: str, data: Mapping[str, object], known: Mapping[str, objec
             )
 
 
-def _as_numpy(value: object) -> np.ndarray:
-    """A value as an array: arrays and CPU tensors share their memory."""
-    if isinstance(value, np.ndarray):
-        return value
-    detach: Any = getattr(value, "detach", None)
-    if detach is not None:  # a tensor; recognized without importing torch
-        return np.asarray(detach().cpu().numpy())
-    if isinstance(value, list | tuple) and any(hasattr(each, "detach") for each in value):
-        return np.stack([_as_numpy(each) for each in value])
-    return np.asarray(value)
-
-
 def _as_array(what: str, value: object, dtype: np.dtype[Any]) -> np.ndarray:
     """A number, an array, a tensor on any device, or a list, in a dtype that holds all of it."""
     # Only float64 to float32 may round.
-    array = _as_numpy(value)
+    if isinstance(value, list | tuple) and any(hasattr(each, "detach") for each in value):
+        value = np.stack([as_array(each) for each in value])  # tensors, perhaps on a GPU
+    array = as_array(value)
     if array.dtype == dtype:
         return array
     if array.dtype.kind not in "biuf":

@@ -147,18 +147,9 @@ class Steps(_StepDataset):
 
 
 class Transitions(_StepDataset):
-    """Transitions of up to n steps: from step t to t + n, or to the episode's last stored step.
+    """Transitions of up to n steps: from step t to t + n, or to the episode's last stored step."""
 
-    Every step except an episode's last one starts a transition.
-
-    Args:
-        n_steps: n >= 1.
-        current_fields: Fields of step t; None for all.
-        next_fields: Fields of the later step, with the prefix ``next_``; None for all.
-        sequence_fields: Fields of step t up to, and without, the later step, [n, ...] zero padded,
-            with the prefix ``seq_``; None for none.
-        *chosen: Arguments of `_Dataset`.
-    """
+    # Every step except an episode's last one starts one; `ReplayBuffer.dataloader` names the parts.
 
     def __init__(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     import torch
 
 _Strategy: TypeAlias = Literal["future", "final", "episode"]
-_Numbers: TypeAlias = "Callable[[np.ndarray | int, np.ndarray], np.ndarray]"
 
 
 @registered
@@ -218,13 +217,14 @@ class HerReplayBuffer(DictReplayBuffer, SB3HerReplayBuffer):
         now, then = self._observed(places, places)
         rewards = self._at(self.rewards, places)[:, None]
         if count:
-            goals = self._episodes.goals(places[kept:], self._strategy, np.random.randint)
+            goals = self._episodes.goals(places[kept:], self._strategy)
             achieved = self._at(self.next_observations["achieved_goal"], goals)
             now["desired_goal"][kept:] = then["desired_goal"][kept:] = achieved
             rewards[kept:, 0] = self._rewards_of(
                 places[kept:], then["achieved_goal"][kept:], now["desired_goal"][kept:]
             )
-        return self._transitions(places, now, then, rewards, env)
+        rewards = self._normalize_reward(rewards, env)
+        return self._transitions(places, places, (now, then), env, rewards)
 
     def _rewards_of(
         self, places: np.ndarray, achieved: np.ndarray, desired: np.ndarray
@@ -330,29 +330,30 @@ class _EpisodeRing:
             self._drawable = np.flatnonzero(self.length)
         return self._drawable
 
-    def goals(self, places: np.ndarray, strategy: _Strategy, draw: _Numbers) -> np.ndarray:
+    def goals(self, places: np.ndarray, strategy: _Strategy) -> np.ndarray:
         """The places [n] int64 of steps after which the goals of steps ``places`` were achieved."""
         # "future" draws uniformly from the step itself to the last one of its episode, "final"
-        # takes that last one, "episode" draws from all its episode; `draw` gives whole numbers [n],
-        # each from a lowest one up to below another.
+        # takes that last one, "episode" draws from all its episode.
         size, num_envs = self.start.shape
         start, length = self.start.ravel().take(places), self.length.ravel().take(places)
         step, env = np.divmod(places, num_envs)
         if strategy == "final":
             number = length - 1
         elif strategy == "future":
-            number = draw((step - start) % size, length)
+            number = np.random.randint((step - start) % size, length)  # noqa: NPY002
         else:
-            number = draw(0, length)
+            number = np.random.randint(length)  # noqa: NPY002
         found: np.ndarray = (start + number) % size * num_envs + env
         return found
 
 
 def _strategy_of(value: object) -> _Strategy:
     """The name of a strategy, or of a member of SB3's ``GoalSelectionStrategy``, in lower case."""
-    found = str(getattr(value, "name", value)).lower()
-    names: tuple[_Strategy, ...] = get_args(_Strategy)
-    for name in names:
-        if name == found:
-            return name
-    raise ValueError(f"goal_selection_strategy: expected one of {', '.join(names)}, got {value!r}")
+    found: Any = str(getattr(value, "name", value)).lower()
+    names = get_args(_Strategy)
+    if found not in names:
+        raise ValueError(
+            f"goal_selection_strategy: expected one of {', '.join(names)}, got {value!r}"
+        )
+    strategy: _Strategy = found
+    return strategy

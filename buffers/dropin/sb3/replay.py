@@ -211,7 +211,8 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
         lead = self.buffer_size, self.n_envs
         if self._ring is None:
             self.observations, self.next_observations = self._zeros(lead), self._zeros(lead)
-        kind = self._maybe_cast_dtype(self.action_space.dtype)
+        dtype: Any = self.action_space.dtype
+        kind = _FLOAT32 if dtype == np.float64 else dtype  # as SB3 keeps actions
         self.actions = np.zeros((*lead, self.action_dim), kind)
         self.rewards, self.dones, self.timeouts = (np.zeros(lead, np.float32) for _ in range(3))
         self._use_arrays()
@@ -319,11 +320,6 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
             "resume=False lets it begin empty",
             *(replay.path, steps, self.n_envs),
         )
-
-    @staticmethod
-    def _maybe_cast_dtype(dtype: Any) -> Any:
-        """float32 in place of float64, as SB3 keeps actions."""
-        return np.float32 if dtype == np.float64 else dtype
 
     @property
     def replay(self) -> SequenceReplayBuffer:
@@ -647,21 +643,29 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
         if self.n_steps > 1:
             return self._n_step_samples(batch_inds, envs, env)
         places = batch_inds * self.n_envs + envs
-        now, then = self._observed(places, places)
-        return self._transitions(places, now, then, self._at(self.rewards, places)[:, None], env)
+        observed = self._observed(places, places)
+        rewards = self._normalize_reward(self._at(self.rewards, places)[:, None], env)
+        return self._transitions(places, places, observed, env, rewards)
 
     def _transitions(
-        self, places: np.ndarray, now: Any, then: Any, rewards: np.ndarray, env: Any
+        self,
+        first: np.ndarray,
+        last: np.ndarray,
+        observed: tuple[Any, Any],
+        env: Any,
+        *columns: np.ndarray,
     ) -> Any:
-        """The batch of transitions at places counted over steps and envs."""
-        dones = self._at(self.dones, places)
-        dones *= 1 - self._at(self.timeouts, places)
-        return self._samples()(
-            self._owned(self._normalize_obs(now, env)),
-            self._owned(self._at(self.actions, places)),
-            self._owned(self._normalize_obs(then, env)),
+        """The batch of transitions from one place to another, counted over steps and envs."""
+        # Behind dones are the columns of rewards, and of discounts where there are some.
+        dones = self._at(self.dones, last)
+        dones *= 1 - self._at(self.timeouts, last)
+        samples = samples_class(DictReplayBufferSamples if self._is_dict else ReplayBufferSamples)
+        return samples(
+            self._owned(self._normalize_obs(observed[0], env)),
+            self._owned(self._at(self.actions, first)),
+            self._owned(self._normalize_obs(observed[1], env)),
             self._owned(dones[:, None]),
-            self._owned(self._normalize_reward(rewards, env)),
+            *map(self._owned, columns),
         )
 
     def _n_step_samples(self, batch_inds: np.ndarray, envs: np.ndarray, env: Any) -> Any:
@@ -676,17 +680,10 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
         powers = self.gamma ** np.arange(self.n_steps, dtype=np.float32)[None]
         returns = (rewards * powers * is_used).sum(axis=1, keepdims=True)
         discounts = self.gamma ** is_used.sum(axis=1, keepdims=True).astype(np.float32)
-        rows = np.arange(len(each)), last
-        final = (dones[rows] * (1.0 - timeouts[rows]))[:, None]
         places = batch_inds * self.n_envs + envs
-        now, then = self._observed(places, each[rows] * self.n_envs + envs)
-        return self._samples()(
-            observations=self._owned(self._normalize_obs(now, env)),
-            actions=self._owned(self._at(self.actions, places)),
-            next_observations=self._owned(self._normalize_obs(then, env)),
-            dones=self._owned(final),
-            rewards=self._owned(returns),
-            discounts=self._owned(discounts),
+        ends = each[np.arange(len(each)), last] * self.n_envs + envs
+        return self._transitions(
+            places, ends, self._observed(places, ends), env, returns, discounts
         )
 
     def _observed(self, first: np.ndarray, last: np.ndarray) -> tuple[Any, Any]:
@@ -720,10 +717,6 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
 
     def _at(self, array: np.ndarray, places: np.ndarray) -> np.ndarray:
         return array.reshape(-1, *array.shape[2:]).take(places, 0)
-
-    def _samples(self) -> Any:
-        """The class of the batches."""
-        return samples_class(DictReplayBufferSamples if self._is_dict else ReplayBufferSamples)
 
     def __getstate__(self) -> dict[str, Any]:
         """The ring, and the episodes of a replay in RAM, or the folder of one on disk."""

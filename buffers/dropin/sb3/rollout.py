@@ -22,6 +22,7 @@ from .step_ring import (
     check_kind,
     check_replay,
     registered,
+    rows_for,
     samples_class,
     store_at_end,
 )
@@ -108,13 +109,7 @@ class RolloutBuffer(StepRing, SB3RolloutBuffer):
         facts = {"maker": MAKER, "actions": "given"}
         replay.bind(spec, self._session(facts))
         store_at_end(replay, self.flush)
-        return EpisodeBuffer(
-            replay.spec,
-            self.n_envs,
-            capacity=replay.capacity,
-            next_episode=replay.storage.index.next_episode,
-            store=replay.add,
-        )
+        return rows_for(replay, self.n_envs)
 
     def reset(self) -> None:
         """Begin an empty rollout; stored steps stay in the replay, where episodes continue."""

@@ -16,6 +16,7 @@ from gymnasium import spaces
 
 from ...base.number_checks import check_whole
 from ...replay.replay import SequenceReplayBuffer
+from ...rows.episode_buffer import EpisodeBuffer
 from ...spec.exact_values import exactly, numbers_in
 
 if TYPE_CHECKING:
@@ -240,6 +241,17 @@ def _call(reference: weakref.WeakMethod[Callable[[], None]]) -> None:
     method = reference()
     if method is not None:
         method()
+
+
+def rows_for(replay: SequenceReplayBuffer, num_envs: int) -> EpisodeBuffer:
+    """Rows of N envs on their way into a bound replay."""
+    return EpisodeBuffer(
+        replay.spec,
+        num_envs,
+        capacity=replay.capacity,
+        next_episode=replay.storage.index.next_episode,
+        store=replay.add,
+    )
 
 
 def check_kind(space: Any, *, is_dict: bool) -> None:

@@ -6,7 +6,7 @@ import inspect
 import math
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import ModuleType
 from typing import Any, NamedTuple, NoReturn
 
@@ -332,7 +332,16 @@ def count_sb3_steps(model: Any, steps: int, *, total_steps: int | None = None) -
             "total_steps: expected the number of env steps by which the exploration rate falls, "
             "got None; give that of the whole training"
         )
-    start_logging(model)
+    # As `learn` begins, unless it has been called.
+    if not hasattr(model, "_logger"):
+        utils = load_sb3("common.utils", "a bridge to Stable-Baselines3")
+        # Not set_logger: learn() would not replace a logger that the user has set.
+        model._logger = utils.configure_logger(model.verbose, model.tensorboard_log, "run", True)
+    if model.ep_info_buffer is None:
+        model.ep_info_buffer = deque(maxlen=model._stats_window_size)
+        model.ep_success_buffer = deque(maxlen=model._stats_window_size)
+    if not model.start_time:
+        model.start_time = time.time_ns()
     before = model.num_timesteps
     model.num_timesteps = before + int(steps)
     if total_steps is not None:
@@ -343,22 +352,3 @@ def count_sb3_steps(model: Any, steps: int, *, total_steps: int | None = None) -
         # SB3 calls it once for a step of all of the model's envs.
         for _ in range(model.num_timesteps // model.n_envs - before // model.n_envs):
             on_step()
-
-
-def start_logging(model: Any) -> None:
-    """Set up the logger and episode statistics of a model, unless ``learn`` has done so."""
-    if not hasattr(model, "_logger"):
-        utils = load_sb3("common.utils", "a bridge to Stable-Baselines3")
-        # Not set_logger: learn() would not replace a logger that the user has set.
-        model._logger = utils.configure_logger(model.verbose, model.tensorboard_log, "run", True)
-    if model.ep_info_buffer is None:
-        model.ep_info_buffer = deque(maxlen=model._stats_window_size)
-        model.ep_success_buffer = deque(maxlen=model._stats_window_size)
-    if not model.start_time:
-        model.start_time = time.time_ns()
-
-
-def note_episodes(model: Any, returns: Sequence[float], lengths: Sequence[int]) -> None:
-    """Add ended episodes to the statistics for ``dump_logs``."""
-    for total, length in zip(returns, lengths, strict=True):
-        model.ep_info_buffer.append({"r": total, "l": length, "t": 0.0})

@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 from ...base.forks import load_generator
+from ...sampling.batch import map_tree
 from .models import (
     ActionForm,
     DeviceTensors,
@@ -94,8 +95,7 @@ class SB3Actor:
     ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """Actions ``[N, ...]`` for the envs, and the extras that SB3 keeps with them."""
         model = self._model
-        seen = self._to_tensors(self._observations.fit(observation, 1))
-        self._stop_training()
+        seen = self._seen(observation)
         self._noise.renew(model.policy, len(is_first))
         with self._torch.no_grad():
             chosen, values, log_probs = model.policy(seen, self._is_deterministic)
@@ -110,17 +110,18 @@ class SB3Actor:
 
     def value(self, observation: Any, /) -> np.ndarray:
         """Values [K] float32 of K observations ``[K, ...]``."""
-        seen = self._to_tensors(self._observations.fit(observation, 1))
-        self._stop_training()
+        seen = self._seen(observation)
         with self._torch.no_grad():
             values = self._model.policy.predict_values(seen)
         found: np.ndarray = values.cpu().numpy().reshape(-1)
         return found
 
-    def _stop_training(self) -> None:
-        """Leave training mode, as SB3 does before it collects; only if needed, as it is slow."""
-        if self._model.policy.training:
+    def _seen(self, observation: Any) -> Any:
+        """The observations as tensors, for a model that is not in training mode."""
+        seen = self._to_tensors(self._observations.fit(observation, 1))
+        if self._model.policy.training:  # only then, as it is slow
             self._model.policy.set_training_mode(False)
+        return seen
 
     def _bounded(self, raw: np.ndarray) -> np.ndarray:
         """The action within the bounds of the space."""
@@ -195,10 +196,7 @@ class SB3Explorer:
         normalise = self._model.get_vec_normalize_env()
         if normalise is not None:
             seen = normalise.normalize_obs(seen)
-        if isinstance(seen, dict):
-            seen = {key: _writable(array) for key, array in seen.items()}
-        else:
-            seen = _writable(seen)
+        seen = map_tree(_writable, seen)
         action, _ = self._model.policy.predict(seen, deterministic=deterministic)
         return self._actions.for_envs(np.asarray(action))
 
@@ -215,12 +213,6 @@ class SB3Explorer:
         """The actions with the model's noise, if it has any."""
         if self._model.action_noise is None:
             return action
-        scaled = self._model.policy.scale_action(action) + self._noise_of(is_first)
-        unscaled = self._model.policy.unscale_action(np.clip(scaled, -1, 1))
-        return self._actions.for_envs(np.asarray(unscaled))
-
-    def _noise_of(self, is_first: np.ndarray) -> np.ndarray:
-        """[N, A]."""
         noise, n = self._action_noise, len(is_first)
         if noise is None or noise.n_envs != n:
             module = load_sb3("common.noise", _NAME)
@@ -229,8 +221,9 @@ class SB3Explorer:
             noise = self._action_noise = module.VectorizedActionNoise(base, n)
         if is_first.any():
             noise.reset(np.flatnonzero(is_first).tolist())
-        found: np.ndarray = noise()
-        return found
+        scaled = self._model.policy.scale_action(action) + noise()
+        unscaled = self._model.policy.unscale_action(np.clip(scaled, -1, 1))
+        return self._actions.for_envs(np.asarray(unscaled))
 
 
 class _Noise:

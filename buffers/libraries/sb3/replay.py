@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium import spaces
 
 from ...base.errors import not_copied
-from ...dropin.sb3.step_ring import ends_by_clock, fitted, flags
+from ...dropin.sb3.step_ring import MAKER, ends_by_clock, fitted, flags, rows_for
 from ...replay.replay import SequenceReplayBuffer
 from ...rows.episode_buffer import EpisodeBuffer
 from ...sampling.batch import TransitionBatch
@@ -26,7 +26,6 @@ from .models import (
 )
 
 _NAME = "as_sb3_replay"
-_MAKER = "stable-baselines3"
 _FIELDS = ("observation", "action", "reward")
 _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 
@@ -361,18 +360,12 @@ class SB3Replay:
                 "Collector writes, with the actions of its envs; train the model with "
                 "model.train(gradient_steps, batch_size), or give it a separate replay"
             )
-        facts = {"maker": _MAKER, "actions": "scaled" if self._actions.is_box else "given"}
+        facts = {"maker": MAKER, "actions": "scaled" if self._actions.is_box else "given"}
         self.replay.bind(self._rows, {"recipe": facts, "num_envs": self.n_envs})
-        return EpisodeBuffer(
-            self.replay.spec,
-            self.n_envs,
-            capacity=self.replay.capacity,
-            next_episode=self.replay.storage.index.next_episode,
-            store=self.replay.add,
-        )
+        return rows_for(self.replay, self.n_envs)
 
 
 def _is_by_add(session: Mapping[str, object]) -> bool:
     """True if `SB3Replay.add` has written the rows, False if a Collector has."""
     recipe = session.get("recipe")
-    return isinstance(recipe, Mapping) and recipe.get("maker") == _MAKER
+    return isinstance(recipe, Mapping) and recipe.get("maker") == MAKER

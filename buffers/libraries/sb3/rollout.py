@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +18,6 @@ from .models import (
     check_on_policy,
     count_sb3_steps,
     load_sb3,
-    note_episodes,
 )
 
 _NAME = "to_sb3_rollout"
@@ -89,11 +89,19 @@ def to_sb3_rollout(
         n_envs=rollout.num_envs,
     )
     buffer.whole_shape = model.n_steps, model.n_envs
-    _fill(buffer, rows)
+    buffer.observations = rows.observation
+    buffer.actions = rows.action
+    buffer.rewards = rows.reward
+    buffer.episode_starts = rows.episode_start
+    buffer.values = rows.value
+    buffer.log_probs = rows.log_prob
+    buffer.pos, buffer.full = buffer.buffer_size, True
+    buffer.compute_returns_and_advantage(buffers.th.from_numpy(rows.last_value), rows.is_over)
     if not rollout.mask.all():
         _leave_out(buffer, rollout.mask)
     count_sb3_steps(model, rollout.steps, total_steps=total_steps)
-    note_episodes(model, rollout.episode_returns, rollout.episode_lengths)
+    for total, length in zip(rollout.episode_returns, rollout.episode_lengths, strict=True):
+        model.ep_info_buffer.append({"r": total, "l": length, "t": 0.0})  # for `dump_logs`
     model.rollout_buffer = buffer
     return buffer
 
@@ -198,19 +206,6 @@ def _filled_class(kind: Any) -> Any:
     return type(f"Filled{kind.__name__}", (kind,), {"reset": reset})
 
 
-def _fill(buffer: Any, rows: _Rows) -> None:
-    """All rows, and the advantages that SB3 finds for them."""
-    buffer.observations = rows.observation
-    buffer.actions = rows.action
-    buffer.rewards = rows.reward
-    buffer.episode_starts = rows.episode_start
-    buffer.values = rows.value
-    buffer.log_probs = rows.log_prob
-    buffer.pos, buffer.full = buffer.buffer_size, True
-    torch = load_sb3("common.buffers", _NAME).th
-    buffer.compute_returns_and_advantage(torch.from_numpy(rows.last_value), rows.is_over)
-
-
 def _leave_out(buffer: Any, is_kept: np.ndarray) -> None:
     """Keep the selected rows of [T, N] only, as one column, env by env."""
     # No advantage depends on the others: the row before one without a step ended its episode.
@@ -220,11 +215,7 @@ def _leave_out(buffer: Any, is_kept: np.ndarray) -> None:
         found: np.ndarray = array[step, env][:, None]
         return found
 
-    observations = buffer.observations
-    if isinstance(observations, dict):
-        buffer.observations = {key: kept(array) for key, array in observations.items()}
-    else:
-        buffer.observations = kept(observations)
+    buffer.observations = map_tree(kept, buffer.observations)
     for name in ("actions", "rewards", "episode_starts", "values", "log_probs"):
         setattr(buffer, name, kept(getattr(buffer, name)))
     buffer.advantages, buffer.returns = kept(buffer.advantages), kept(buffer.returns)
@@ -280,7 +271,7 @@ def _values_by_model(rollout: Rollout, model: Any, action: np.ndarray) -> _RowVa
     is_discrete = not model.action_space.shape
     with torch.no_grad():
         for t in range(rollout.num_steps):
-            row = to_tensors({"seen": _row(observation, t), "chosen": action[t]})
+            row = to_tensors({"seen": map_tree(itemgetter(t), observation), "chosen": action[t]})
             # As train() passes them.
             chosen = row["chosen"].long().flatten() if is_discrete else row["chosen"].float()
             values, log_probs, _ = policy.evaluate_actions(row["seen"], chosen)
@@ -289,8 +280,3 @@ def _values_by_model(rollout: Rollout, model: Any, action: np.ndarray) -> _RowVa
         if len(rollout.bootstrap.step):
             follows = policy.predict_values(to_tensors(behind)).cpu().numpy().ravel()
     return _RowValues(value, log_prob, follows)
-
-
-def _row(tree: Any, t: int) -> Any:
-    """Row t of arrays [T, ...]."""
-    return map_tree(lambda array: array[t], tree)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from ...curation.episode_writer import EpisodeWriter, TransitionColumns
 from ...replay.replay import SequenceReplayBuffer
 from ...replay.rollout import Rollout
 from ...rows.episode import Episode
-from ...sampling.batch import Batch, TransitionBatch
+from ...sampling.batch import Batch, TransitionBatch, map_tree, named_leaves
 from ...spec.spec import key_of, kind_of, marks
 from ..transitions import episode_steps, leaves_below, nested, rollout_steps
 
@@ -113,8 +114,8 @@ def to_tianshou_buffer(
     lengths = np.array([len(row["rew"]) for row in rows])
     for step in range(longest):
         some = np.flatnonzero(lengths > step)
-        batch = tianshou.Batch.stack([tianshou.Batch(_row(rows[n], step)) for n in some])
-        buffer.add(batch, buffer_ids=some)
+        steps = [map_tree(itemgetter(step), rows[n]) for n in some]
+        buffer.add(tianshou.Batch.stack([tianshou.Batch(one) for one in steps]), buffer_ids=some)
     return buffer
 
 
@@ -224,12 +225,6 @@ def _below(kind: str, columns: Mapping[str, Any]) -> dict[tuple[str, ...], np.nd
 
 def _tree(leaves: dict[tuple[str, ...], np.ndarray]) -> Any:
     return leaves[()] if () in leaves else nested(leaves)
-
-
-def _row(tree: Any, step: int) -> Any:
-    if isinstance(tree, dict):
-        return {key: _row(part, step) for key, part in tree.items()}
-    return tree[step]
 
 
 _SOURCE = "from_tianshou"
@@ -344,14 +339,13 @@ def _plain(value: Any) -> Any:
 
 
 def _named(part: str, tree: Any) -> dict[str, np.ndarray]:
-    found: dict[str, np.ndarray] = {}
-    for key, array in leaves_below((part,), tree):
+    found: dict[str, np.ndarray] = dict(named_leaves(part, tree))
+    for name, array in found.items():
         if array.dtype == object:
             raise ValueError(
-                f"{_SOURCE}: expected numbers of one shape under {'/'.join(key)}, got objects; "
-                f"leave it out, or flatten the env's observations"
+                f"{_SOURCE}: expected numbers of one shape under {name}, got objects; leave it "
+                f"out, or flatten the env's observations"
             )
-        found["/".join(key)] = array
     return found
 
 
