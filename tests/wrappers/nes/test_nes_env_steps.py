@@ -65,7 +65,8 @@ def compare(env: NesEnv, model: SlowGame, hands: Hands, skip: int, **limits: int
         assert {name: info[name] for name in model.variables()} == model.variables()
         if terminated or truncated:
             break
-    return wanted
+    seen: Seen = wanted
+    return seen
 
 
 @each_backend
