@@ -7,7 +7,7 @@ import operator
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 
@@ -228,8 +228,13 @@ class EpisodeTable:
 
     def order(self, places: np.ndarray, sort: str, *, descending: bool = False) -> np.ndarray:
         """Places [n] sorted by a column, ends by their word, or by a key of the metadata."""
-        # Numbers come before texts; then, in both directions, NaN and what is missing. Equal ones
-        # stay in their order. Of a text the first 256 characters count.
+        found: np.ndarray = places[order_of(self.column(sort, places), descending=descending)]
+        return found
+
+    def column(self, name: str, places: np.ndarray) -> np.ndarray:
+        """Values [n] to sort some places by, for `order_of`: numbers, or facts of any type."""
+        # Reads the returns or the metadata that are not known. Of a text the first 256 characters
+        # count.
         with self.lock:
             columns = {
                 "id": self.ids,
@@ -239,23 +244,16 @@ class EpisodeTable:
                 "steps": self.steps,
                 "end": _end_codes(self.ends),
             }
-            if sort == "return":
+            if name == "return":
                 while len(self._readable(places[~self._is_known[places]])):
                     self._need_returns(places)
-                values = self.returns[places]
-            elif sort in columns:
-                values = columns[sort][places]
-            else:
-                facts = self._facts_of(sort)
-                while self._read_facts(facts, places):
-                    pass
-                values = facts.values[places]
-            if values.dtype == np.object_:
-                order = _mixed_order(values.tolist(), descending=descending)
-            else:
-                order = np.argsort(-values if descending else values, kind="stable")
-            found: np.ndarray = places[order]
-            return found
+                columns["return"] = self.returns
+            if name in columns:
+                return np.take(columns[name], places)
+            facts = self._facts_of(name)
+            while self._read_facts(facts, places):
+                pass
+            return np.take(facts.values, places)
 
     def as_stored(self, places: np.ndarray, *, is_written: bool) -> np.ndarray:
         """Places in the order of their last rows, without those that may still grow."""
@@ -640,18 +638,21 @@ def _sortable(value: object) -> str | int | float | None:
     return value if isinstance(value, int | float) else None
 
 
-def _mixed_order(values: Sequence[object], *, descending: bool) -> np.ndarray:
-    """The order of numbers, texts and others: numbers, then texts, then NaN and the others."""
+def order_of(values: np.ndarray, *, descending: bool = False) -> np.ndarray:
+    """The order [n] of numbers, or of facts: numbers, then texts, then NaN and the others."""
+    # In both directions NaN and what is missing come last, and equal ones stay in their order.
+    if values.dtype != np.object_:
+        return np.argsort(-values if descending else values, kind="stable")
+    facts = values.tolist()
     numbers: list[int] = []
     texts: list[int] = []
     rest: list[int] = []
-    for place, value in enumerate(values):
+    for place, value in enumerate(facts):
         is_text = isinstance(value, str)
         kind = texts if is_text else rest if number_of(value) is None else numbers
         kind.append(place)
-    key = cast("Callable[[int], Any]", values.__getitem__)
-    numbers.sort(key=key, reverse=descending)
-    texts.sort(key=key, reverse=descending)
+    numbers.sort(key=facts.__getitem__, reverse=descending)
+    texts.sort(key=facts.__getitem__, reverse=descending)
     return np.array([*numbers, *texts, *rest], np.int64)
 
 
