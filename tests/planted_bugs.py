@@ -838,8 +838,8 @@ collectors/policies/as_policy.py
   tests/collectors/policies/test_as_policy.py::test_a_module_of_a_box_returns_the_actions_first
 collectors/policies/exploration.py
   a warm-up draws one row more
-  - self.rows + len(is_first)) < self._steps
-  + self.rows + len(is_first)) <= self._steps
+  - self.rows + count) < self._steps
+  + self.rows + count) <= self._steps
   tests/collectors/policies/test_exploration.py::test_warm_up_draws_exactly_the_first_rows_that_are_asked_for
 collectors/policies/policy_caller.py
   a policy may write into what is stored

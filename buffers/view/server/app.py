@@ -76,7 +76,7 @@ class App:
         chosen = ("store", *FILTER_WORDS)
         shown = ("tag", "rows", "first_row")
         routes = {
-            "/": self._index,
+            "/": self._file,
             "/page/{name}": self._file,
             "/api/stores": self._all_stores,
             "/api/episodes": asked(answers.episodes, "sort", "order", "start", "count", *chosen),
@@ -149,14 +149,8 @@ class App:
 
         return answer
 
-    async def _index(self, request: Request) -> Response:
-        return self._file_response(request, "index.html")
-
     async def _file(self, request: Request) -> Response:
-        return self._file_response(request, request.path_params["name"])
-
-    def _file_response(self, request: Request, name: str) -> Response:
-        path = self._files.get(name)
+        path = self._files.get(request.path_params.get("name", "index.html"))
         if path is None:
             raise HTTPException(404)
         data = path.read_bytes()
@@ -209,7 +203,7 @@ class App:
         self._streams += 1
         ends = [
             asyncio.create_task(_disconnected(receive)),
-            asyncio.create_task(self._closed()),
+            asyncio.create_task(self._is_closing.wait()),
         ]
         shown, silent = -1, 0.0
         try:
@@ -227,9 +221,6 @@ class App:
             self._streams -= 1
             for each in ends:
                 each.cancel()
-
-    async def _closed(self) -> None:
-        await self._is_closing.wait()
 
     async def _bug(self, request: Request, error: Exception) -> Response:
         self._on_bug(error)
