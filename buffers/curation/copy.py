@@ -26,7 +26,7 @@ from ..storage.encoded_chunk import EncodedChunk
 from ..storage.episode_filter import Where, check_where, chooses
 from ..storage.joined import JoinedStorage, check_same_rows, name_of, parts_of
 from ..storage.protocol import Storage
-from .episode_writer import EpisodeWriter, check_new
+from .episode_writer import EpisodeWriter, check_new, check_replay
 from .repeated_episodes import Duplicates, check_duplicates, find_repeats
 from .selection import choose
 from .stored_episode import StoredEpisode, stored_episodes
@@ -155,7 +155,7 @@ def copy_episodes(
     began = time.perf_counter()
     check_progress(progress)
     sources = list(source) if isinstance(source, Iterable) else [source]
-    _check_replay("target", target)
+    check_replay("target", target)
     storages = _checked_sources(sources, any_envs)
     check_new(target)
     check_duplicates(duplicates)
@@ -388,7 +388,7 @@ def _with_session(metadata: Mapping[str, object], before: int) -> Mapping[str, o
 
 def _checked_sources(sources: Sequence[SequenceReplayBuffer], any_envs: bool) -> list[Storage]:
     for each in sources:
-        _check_replay("source", each)
+        check_replay("source", each)
     if not sources:
         raise ValueError("source: expected at least one replay, got none: give one")
     storages = [source.storage for source in sources]
@@ -396,11 +396,6 @@ def _checked_sources(sources: Sequence[SequenceReplayBuffer], any_envs: bool) ->
     if not any_envs:
         _check_same_envs(storages)
     return storages
-
-
-def _check_replay(name: str, value: object) -> None:
-    if not isinstance(value, SequenceReplayBuffer):
-        raise TypeError(f"{name}: expected a SequenceReplayBuffer, got {type(value).__name__}")
 
 
 def _check_same_envs(storages: Sequence[Storage]) -> None:

@@ -26,12 +26,20 @@ class Play:
     end: End  # flags of the last row
     episode: StoredEpisode  # its stored rows
 
-    def actions(self) -> Iterator[Mapping[str, np.ndarray]]:
-        """Actions ``[n, ...]`` by field name, in pieces of consecutive steps from the reset on."""
-        left = self.steps
-        for chunk in self.episode.chunks(_ROWS, self.spec_names) if left > 0 else ():
-            yield {name: rows[:left] for name, rows in chunk.fields.items()}
-            left -= chunk.rows
+    def actions(self, piece_rows: int = _ROWS) -> Iterator[dict[str, np.ndarray]]:
+        """Actions ``[n, ...]`` by field name that led to so many first rows, to the next, ..."""
+        # The first piece has one less: none leads to the row of a reset.
+        before: dict[str, np.ndarray] = {}
+        for chunk in self.episode.chunks(piece_rows, self.spec_names):
+            stop = min(chunk.first_row + chunk.rows - 1, self.steps)
+            count = stop - chunk.first_row + bool(before)
+            if count <= 0 and chunk.first_row:
+                return
+            yield {
+                name: np.concatenate([*([before[name]] if before else []), rows])[:count]
+                for name, rows in chunk.fields.items()
+            }
+            before = {name: rows[-1:] for name, rows in chunk.fields.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,20 +173,20 @@ class Player(Closing[PlayedRows]):
         """The parts of a chain, in order."""
         for number, one in enumerate(chain.plays):
             seed = chain.seed if number == 0 else None
-            actions = _Actions(one)
-            row, rows = 0, one.steps + 1
-            while row < rows:
+            rows = one.steps + 1
+            pieces = zip(
+                range(0, rows, self.piece_rows), one.actions(self.piece_rows), strict=False
+            )
+            for row, actions in pieces:
                 stop = min(row + self.piece_rows, rows)
-                count = stop - row - (row == 0)
                 segment = Segment(
                     stop - row,
-                    actions.next(count),
+                    actions,
                     is_begin=row == 0,
                     seed=seed if row == 0 else None,
                     options=self._maker.options(one.metadata) if row == 0 else None,
                 )
                 yield _Part(chain, one, row, segment, stop == rows)
-                row = stop
 
     def _results(self, parts: list[_Part], done: list[PlayedPart]) -> Iterator[PlayedRows]:
         for part, result in zip(parts, done, strict=True):
@@ -244,32 +244,3 @@ class _Part:
     row: int
     segment: Segment
     is_last: bool
-
-
-class _Actions:
-    """Hands out the actions of a play in pieces of any size."""
-
-    def __init__(self, one: Play) -> None:
-        self._names = one.spec_names
-        self._pieces = one.actions()
-        self._now: Mapping[str, np.ndarray] = {}
-        self._used = self._length = 0
-
-    def next(self, count: int) -> dict[str, np.ndarray]:
-        found: list[dict[str, np.ndarray]] = []
-        while count > 0:
-            if self._used == self._length:
-                self._now, self._used = next(self._pieces), 0
-                self._length = len(next(iter(self._now.values())))
-                continue
-            stop = min(self._used + count, self._length)
-            found.append({name: rows[self._used : stop] for name, rows in self._now.items()})
-            count -= stop - self._used
-            self._used = stop
-        if len(found) == 1:
-            return found[0]
-        return (
-            {name: np.concatenate([one[name] for one in found]) for name in self._names}
-            if found
-            else {}
-        )

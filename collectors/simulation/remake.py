@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import importlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
@@ -130,7 +130,7 @@ def maker_of(
         raise ValueError(f"rom: expected envs of make_nes, got {kind}; leave it out")
     if env is not None:
         make = _given(env)
-        maker = base(make, partial(_unseeded, make), is_given=True)
+        maker = base(make, partial(unseeded, make), is_given=True)
     elif kind == "make_atari":
         maker = _atari(base, known, spec, backend)
     elif kind == "make_nes":
@@ -183,7 +183,7 @@ def _atari(
 
         check_buildable(settings)
         make = partial(atari_env, settings)
-        lane = partial(_fused_env, settings) if is_stacked else partial(_unseeded, make)
+        lane = partial(_fused_env, settings) if is_stacked else partial(unseeded, make)
         # Of a stack the newest frame is stored: a lane plays faster without stacking.
         newest_only = is_stacked
     # A version of stepwell that reads the settings otherwise would play another game.
@@ -299,7 +299,7 @@ def _nes(
     size = None if recipe.get("ram_obs") else recipe.get("size")
     _check_picture(spec, recipe.get("frame_stack"), tuple(size) if isinstance(size, list) else size)
     make = partial(_nes_env, read, dict(recipe))
-    return base(make, partial(_unseeded, make))
+    return base(make, partial(unseeded, make))
 
 
 def _nes_env(cartridge: Any, recipe: Mapping[str, Any]) -> AnyEnv:
@@ -393,7 +393,7 @@ def _registered(
     if not isinstance(text, str):
         raise ValueError(f"{_why_no_spec(recipe)}; {CURE}")
     make = partial(_made_of, checked_spec(text, facts.get("env_module")))
-    return base(make, partial(_unseeded, make))
+    return base(make, partial(unseeded, make))
 
 
 def _made_of(spec: EnvSpec) -> AnyEnv:
@@ -428,7 +428,7 @@ def _why_no_spec(recipe: Mapping[str, Any]) -> str:
     )
 
 
-def _unseeded(make: Callable[[], AnyEnv]) -> AnyEnv:
+def unseeded(make: Callable[[], AnyEnv]) -> AnyEnv:
     """An env whose resets draw no seed of their own: episodes begin with the seeds of the store."""
     env = make()
     while isinstance(env, SeededResets):
@@ -566,6 +566,12 @@ def _missing_values(facts: Mapping[str, object], spec: Spec) -> dict[str, np.nda
                 f"{str(value)[:80]}"
             ) from None
     return found
+
+
+def changes_of(makers: Iterable[EnvMaker]) -> str:
+    """What was other when sessions were recorded, as the end of a sentence; empty for nothing."""
+    changed = ", ".join(each for maker in makers for each in maker.differences)
+    return f"; since then changed: {changed}" if changed else ""
 
 
 def changed_since(facts: Mapping[str, object]) -> list[str]:

@@ -13,6 +13,7 @@ import numpy as np
 from ...buffers import Chunk, End, SequenceReplayBuffer, Unprovable
 from ...buffers.base.number_checks import check_whole, whole_number
 from ...buffers.base.progress import Progress, check_progress, progress_function
+from ...buffers.curation.episode_writer import check_replay
 from ...buffers.provenance.chains import Chain, Play, chains_of
 from ...buffers.storage.joined import ID_BITS, JoinedStorage
 from ...buffers.storage.protocol import Storage
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 Reason: TypeAlias = Literal["equal", "differs", "unreachable"]
 
 _SAMPLE_SEED = 0
+_NOT_COUNTED = "the no-ops before it, or before one that leads to it, were not counted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +115,7 @@ def resimulate(
         >>> [proof.reason for proof in resimulate(replay, lanes=1)]
         ['equal', 'equal', 'equal']
     """
-    if not isinstance(replay, SequenceReplayBuffer):
-        raise TypeError(f"replay: expected a SequenceReplayBuffer, got {type(replay).__name__}")
+    check_replay("replay", replay)
     if lanes is not None:
         check_whole("lanes", lanes, 1)
     check_progress(progress)
@@ -145,7 +146,7 @@ class Resimulation(Closing[EpisodeProof]):
 
     def _run(self) -> Generator[EpisodeProof]:
         plan, before = self._plan, 0
-        yield from plan.unreachable
+        yield from plan.lost
         with progress_function(self._progress, played_status()) as function:
             for chains, maker in self._jobs:
                 report = function and partial(report_after, function, before, self.steps)
@@ -157,9 +158,12 @@ class Resimulation(Closing[EpisodeProof]):
                             done.add(proof.episode)
                             yield proof
                 except Unprovable as error:
-                    yield from _left(playable, plan, done, str(error))
+                    plays = [one for chain in playable for one in chain.plays]
+                    left = [one for one in plays if plan.id_of(one) not in done]
+                    yield from plan.unreachable(left, str(error))
                 for chain in chains:
-                    yield from _not_playable(chain, maker, plan)
+                    count = len(_playable(maker, chain).plays)
+                    yield from plan.unreachable(chain.plays[count:], _NOT_COUNTED)
                 before += sum(chain.steps for chain in chains)
 
 
@@ -185,8 +189,8 @@ class _Plan:
                 )
                 for one in unreachable
             ]
-        self.wanted = _chosen(set(self._ids.values()), episodes, sample)
-        self.unreachable = [proof for proof in lost if proof.episode in self.wanted]
+        self.wanted = chosen_ids(set(self._ids.values()), episodes, sample)
+        self.lost = [proof for proof in lost if proof.episode in self.wanted]
 
     def id_of(self, one: Play) -> int:
         """Id of the episode of a play."""
@@ -195,6 +199,17 @@ class _Plan:
     def is_wanted(self, one: Play) -> bool:
         """The episode is to be proved."""
         return self.id_of(one) in self.wanted
+
+    def proof(
+        self, one: Play, reason: Reason, difference: tuple[str, int] | None, why: str
+    ) -> EpisodeProof:
+        """The result for the episode of a play."""
+        return EpisodeProof(self.id_of(one), one.episode.rows, reason, difference, why)
+
+    def unreachable(self, plays: Iterable[Play], why: str) -> Iterator[EpisodeProof]:
+        """The results for those of some plays that are wanted, and cannot be played again."""
+        for one in filter(self.is_wanted, plays):
+            yield self.proof(one, "unreachable", None, why)
 
 
 def by_env(
@@ -212,7 +227,9 @@ def by_env(
     return list(found.values())
 
 
-def _chosen(ids: set[int], episodes: Iterable[int] | None, sample: int | None) -> set[int]:
+def chosen_ids(
+    ids: set[int], episodes: Iterable[int] | None, sample: int | None = None
+) -> set[int]:
     """The ids that are asked for, all of them stored."""
     if episodes is not None:
         asked = {whole_number("episodes", one, 0) for one in episodes}
@@ -236,20 +253,6 @@ def _playable(maker: EnvMaker, chain: Chain) -> Chain:
     return chain if count < 0 else replace(chain, plays=chain.plays[:count])
 
 
-def _not_playable(chain: Chain, maker: EnvMaker, plan: _Plan) -> Iterator[EpisodeProof]:
-    why = "the no-ops before it, or before one that leads to it, were not counted"
-    for one in chain.plays[len(_playable(maker, chain).plays) :]:
-        if plan.is_wanted(one):
-            yield EpisodeProof(plan.id_of(one), one.episode.rows, "unreachable", None, why)
-
-
-def _left(chains: Iterable[Chain], plan: _Plan, done: set[int], why: str) -> Iterator[EpisodeProof]:
-    """The episodes that were not done when their env turned out to be one that proves nothing."""
-    for one in (one for chain in chains for one in chain.plays if plan.is_wanted(one)):
-        if plan.id_of(one) not in done:
-            yield EpisodeProof(plan.id_of(one), one.episode.rows, "unreachable", None, why)
-
-
 def _proofs(player: Player, maker: EnvMaker, plan: _Plan) -> Iterator[EpisodeProof]:
     """Compare all rows that the player hands out."""
     is_checked = False
@@ -264,9 +267,7 @@ def _proofs(player: Player, maker: EnvMaker, plan: _Plan) -> Iterator[EpisodePro
             if rows.is_last:
                 del comparisons[id(one)]
                 if plan.is_wanted(one):
-                    yield EpisodeProof(
-                        plan.id_of(one), one.episode.rows, "equal", None, comparison.note
-                    )
+                    yield plan.proof(one, "equal", None, comparison.note)
             continue
         del comparisons[id(one)]
         player.skip(rows.chain)
@@ -274,18 +275,11 @@ def _proofs(player: Player, maker: EnvMaker, plan: _Plan) -> Iterator[EpisodePro
             check_repeats(rows.chain, maker, rows)
             is_checked = True
         if plan.is_wanted(one):
-            yield EpisodeProof(plan.id_of(one), one.episode.rows, "differs", difference, why)
-        yield from _after(rows, plan)
-
-
-def _after(rows: PlayedRows, plan: _Plan) -> Iterator[EpisodeProof]:
-    """The episodes of a chain after one that differs."""
-    plays = rows.chain.plays
-    place = next(k for k, one in enumerate(plays) if one is rows.play)
-    why = f"episode {plan.id_of(rows.play)}, which leads to it, differs"
-    for one in plays[place + 1 :]:
-        if plan.is_wanted(one):
-            yield EpisodeProof(plan.id_of(one), one.episode.rows, "unreachable", None, why)
+            yield plan.proof(one, "differs", difference, why)
+        plays = rows.chain.plays
+        place = next(k for k, each in enumerate(plays) if each is one)
+        why = f"episode {plan.id_of(one)}, which leads to it, differs"
+        yield from plan.unreachable(plays[place + 1 :], why)
 
 
 class Comparison:
