@@ -35,11 +35,10 @@ class Play:
             count = stop - chunk.first_row + bool(before)
             if count <= 0 and chunk.first_row:
                 return
-            yield {
-                name: np.concatenate([*([before[name]] if before else []), rows])[:count]
-                for name, rows in chunk.fields.items()
-            }
-            before = {name: rows[-1:] for name, rows in chunk.fields.items()}
+            fields = chunk.fields
+            joined = {n: np.concatenate([before[n], fields[n]]) for n in before} or fields
+            yield {name: rows[:count] for name, rows in joined.items()}
+            before = {name: rows[-1:] for name, rows in fields.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,12 @@ from typing import cast
 
 import numpy as np
 
+from ..base.untrusted_json import mapping_of
 from ..curation.stored_episode import StoredEpisode
 from ..pictures.image_fields import image_fields
 from ..rows.episode import End
 from ..spec.spec import Field, Spec
+from .episode_table import shown
 
 _RETURN = "return so far"
 _MOST_COMPONENTS, _MOST_CURVES = 16, 256
@@ -24,7 +26,6 @@ _MOST_NAMES, _MOST_POINTS = 64, 1 << 14
 _SOME_NAMES = 12  # in a message
 _READ_BYTES = 1 << 23
 _SHOWN_VALUES, _SHOWN_CHARS, _MOST_DEPTH = 64, 512, 32
-_MOST_EXACT = 2**53  # a browser's numbers
 _HAS_NO_ACTION = int(End.TERMINATED | End.TRUNCATED | End.PENDING)  # in its last row
 _PLACE = re.compile(r"\[[0-9]{1,12}(?:,[0-9]{1,12}){0,31}\]")
 _MOST_ACTIONS, _ACTION_CHARS = 1024, 64
@@ -322,7 +323,7 @@ def _sums_after(total: float, rewards: np.ndarray) -> np.ndarray:
 def _plain(value: np.ndarray) -> object:
     """An array or a number as plain JSON of a bounded size."""
     flat = value.reshape(-1)
-    found = [_number(each) for each in flat[:_SHOWN_VALUES].tolist()]
+    found = [shown(each) for each in flat[:_SHOWN_VALUES].tolist()]
     if not value.shape:
         return found[0]
     more = flat.size - len(found)
@@ -337,15 +338,6 @@ def _readable(codes: np.ndarray) -> str:
     pairs = zip(points, is_character, strict=True)
     text = "".join(chr(code) if is_one else "\ufffd" for code, is_one in pairs)
     return f"{text} … {more:,} more" if more > 0 else text
-
-
-def _number(value: complex) -> object:
-    """A number as JSON holds it, or as a text."""
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, int):
-        return value if abs(value) <= _MOST_EXACT else str(value)
-    return value if isinstance(value, float) and math.isfinite(value) else str(value)
 
 
 def action_names(sessions: Sequence[Mapping[str, object]], spec: Spec) -> list[str] | None:
@@ -428,11 +420,6 @@ def _ale_names(game: str, *, is_full: bool) -> list[str] | None:
     ale.loadROM(str(roms.get_rom_path(game)))
     actions = ale.getLegalActionSet() if is_full else ale.getMinimalActionSet()
     return [str(action.name) for action in actions]
-
-
-def mapping_of(fact: object) -> Mapping[str, object]:
-    """A fact that is a mapping; empty if it is not, since it is untrusted."""
-    return cast("Mapping[str, object]", fact) if isinstance(fact, Mapping) else {}
 
 
 def _items(fact: object) -> list[object]:

@@ -15,6 +15,7 @@ import numpy as np
 
 from ..base.number_checks import check_whole, is_whole
 from ..base.progress import Part, Progress, Status, check_progress, progress_function
+from ..base.untrusted_json import mapping_of
 from ..curation.stored_episode import StoredEpisode
 from ..pictures.encode import (
     GIF_FPS,
@@ -134,15 +135,7 @@ def render(
             nbytes = part.stat().st_size
         others = (other.name for other in image_fields(storage.spec) if other.name != image.name)
         return RenderReport(
-            path=target,
-            episode=stored.id,
-            field=image.name,
-            other_fields=tuple(others),
-            rows=clip.rows,
-            fps=clip.fps,
-            height=clip.height,
-            width=clip.width,
-            nbytes=nbytes,
+            target, stored.id, image.name, tuple(others), **clip._asdict(), nbytes=nbytes
         )
 
 
@@ -228,8 +221,7 @@ def frame_rate(session: Mapping[str, object]) -> Fraction:
     """Rows a second at which episodes of a session play in real time."""
     # It is the rate that the env declares, 60 a second for the consoles of Atari and NES games,
     # divided by the frames that a step skips. Where the session does not say, it is 30.
-    recipe = session.get("recipe")
-    recipe = recipe if isinstance(recipe, dict) else {}
+    recipe = mapping_of(session.get("recipe"))
     declared, skip = session.get("render_fps"), recipe.get("frame_skip", 1)
     is_console = recipe.get("maker") in _CONSOLES or _is_ale(recipe.get("id"))
     rate = Fraction(DEFAULT_FPS)

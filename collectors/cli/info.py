@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated
 
 import numpy as np
 import rich.table
@@ -106,8 +106,7 @@ def _show_archive(path: Path, output: Output) -> None:
         "spec": spec.to_json(),
     }
     proved = "played again and equal" if is_proved else "not proved"
-    recipe = sessions[0].get("recipe") if sessions else None
-    known = cast("Mapping[str, object]", recipe) if isinstance(recipe, Mapping) else {}
+    known = mapping_of(sessions[0].get("recipe")) if sessions else {}
     made_by = ", ".join(f"{name} {text}" for name, text in versions.items())
     output.show(
         facts,

@@ -18,6 +18,7 @@ from gymnasium.envs.registration import EnvSpec
 from ...buffers import Field, Spec, Unprovable
 from ...buffers.base.number_checks import is_whole
 from ...buffers.base.optional_libraries import installed_version
+from ...buffers.base.untrusted_json import mapping_of
 from ...buffers.spec.space_json import space_to_json
 from ...wrappers.atari_settings import AtariSettings, find_game
 from ...wrappers.fixed_spaces import with_fixed_spaces
@@ -103,11 +104,11 @@ def maker_of(
     # Facts come from a file: no module is imported that they name. Ids must be registered, and
     # wrappers be Gymnasium's or Stepwell's, with arguments in the range of `guard`. An env that is
     # made by them is made in a process with bounds.
-    recipe = facts.get("recipe")
+    known = mapping_of(facts.get("recipe"))
     if isinstance(env, str) and _names_recorded(env, facts):
         env = None  # its module is imported now, and the facts say more than the id
-    if env is None and not (isinstance(recipe, Mapping) and set(recipe) - {"source"}):
-        source = recipe.get("source") if isinstance(recipe, Mapping) else None
+    if env is None and not set(known) - {"source"}:
+        source = known.get("source")
         origin = "" if source is None else f", as its rows were imported from {shortened(source)}"
         raise ValueError(
             f"the session has no recipe, from which its envs could be made{origin}: expected rows "
@@ -118,7 +119,6 @@ def maker_of(
             f"the rows went through vector wrappers {facts['vector_wrappers']}: expected those of "
             f"single envs; {CURE}"
         )
-    known = cast("Mapping[str, Any]", recipe if isinstance(recipe, Mapping) else {})
     kind = known.get("maker")
     missing = _missing_values(facts, spec)
     base = partial(EnvMaker, spec, missing, facts)
@@ -142,8 +142,13 @@ def maker_of(
         )
     else:
         maker = _registered(base, facts, known)
-    if is_checked or maker.is_given:
-        _check(maker, known)
+    if maker.is_given:
+        _check_made(maker, known)
+    elif is_checked:
+        try:
+            call_in_bounds(partial(_check_made, maker, known))
+        except Unprovable as error:
+            raise ValueError(f"the env cannot be made again: {error}") from None
     return maker
 
 
@@ -276,8 +281,7 @@ def _nes(
 ) -> EnvMaker:
     from ...wrappers.nes.cartridge import Cartridge
 
-    known = recipe.get("cartridge")
-    cartridge = cast("Mapping[str, Any]", known if isinstance(known, Mapping) else {})
+    cartridge = mapping_of(recipe.get("cartridge"))
     if rom is None:
         raise ValueError(
             f"the rows are of the NES cartridge {cartridge.get('name')!r} (SHA-256 "
@@ -439,17 +443,6 @@ def unseeded(make: Callable[[], AnyEnv]) -> AnyEnv:
 # Comparison with the facts.
 
 
-def _check(maker: EnvMaker, recipe: Mapping[str, Any]) -> None:
-    """Make an env, and compare it with the facts."""
-    if maker.is_given:
-        _check_made(maker, recipe)
-        return
-    try:
-        call_in_bounds(partial(_check_made, maker, recipe))
-    except Unprovable as error:
-        raise ValueError(f"the env cannot be made again: {error}") from None
-
-
 def _check_made(maker: EnvMaker, recipe: Mapping[str, Any]) -> None:
     env = _made(maker)
     try:
@@ -524,12 +517,12 @@ def _check_spaces(maker: EnvMaker, env: AnyEnv) -> None:
                 raise _other(name, was and _form(was), new and _form(new))
     if (maker.spec.observation, maker.spec.action) != (found.observation, found.action):
         raise _other("structure", maker.spec.observation, found.observation)
-    stored_spaces = maker.facts.get("spaces")
-    if isinstance(stored_spaces, Mapping):
-        pairs = (("observation", env.observation_space), ("action", env.action_space))
-        for name, space in pairs:
-            stored_space, made = stored_spaces.get(name), space_to_json(space)
-            if stored_space is not None and json.dumps(stored_space) != json.dumps(made):
+    stored_spaces = mapping_of(maker.facts.get("spaces"))
+    for name, space in (("observation", env.observation_space), ("action", env.action_space)):
+        stored_space = stored_spaces.get(name)
+        if stored_space is not None:
+            made = space_to_json(space)
+            if json.dumps(stored_space) != json.dumps(made):
                 raise _other(f"{name} space", shortened(stored_space), shortened(made))
 
 
@@ -549,8 +542,7 @@ def _other(name: str, expected: object, got: object) -> ValueError:
 
 def _missing_values(facts: Mapping[str, object], spec: Spec) -> dict[str, np.ndarray]:
     """The value that means "not there" of each info field; guessed where facts lack it."""
-    stored = facts.get("missing")
-    known = cast("Mapping[str, Any]", stored if isinstance(stored, Mapping) else {})
+    known = mapping_of(facts.get("missing"))
     found: dict[str, np.ndarray] = {}
     for field in spec.of_kind("info"):
         dtype = field.numpy_dtype
@@ -577,16 +569,14 @@ def changes_of(makers: Iterable[EnvMaker]) -> str:
 def changed_since(facts: Mapping[str, object]) -> list[str]:
     """The versions and facts of the machine in facts of a session that are others now."""
     found: list[str] = []
-    stored = facts.get("versions")
-    versions = cast("Mapping[str, Any]", stored if isinstance(stored, Mapping) else {})
-    for name, was in sorted(versions.items())[:_MOST_VERSIONS]:  # each is looked for on disk
+    for name, was in sorted(mapping_of(facts.get("versions")).items())[:_MOST_VERSIONS]:
+        # Each is looked for on disk.
         now = installed_version(str(name)) or "not installed"
         if was != now:
             found.append(f"{name} {was!s:.80}, now {now}")
-    machine = facts.get("machine")
-    if isinstance(machine, Mapping):
-        for name, now in machine_facts().items():
-            was = machine.get(name)
-            if was is not None and was != now:
-                found.append(f"{name} {was!s:.80}, now {now}")
+    machine = mapping_of(facts.get("machine"))
+    for name, now in machine_facts().items():
+        was = machine.get(name)
+        if was is not None and was != now:
+            found.append(f"{name} {was!s:.80}, now {now}")
     return found
