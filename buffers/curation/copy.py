@@ -204,17 +204,16 @@ class _Plan:
         keep: Callable[[StoredEpisode], bool] | None,
     ) -> None:
         self._storages = storages
-        self._chosen = [bytearray() for _ in storages]
-        choice = choose(self._episodes_where(where), keep)
+        meets = bytearray()
+        choice = choose(self._episodes_where(where, meets), keep)
         self.not_ranked = f"; {choice.sentence}" if choice.sentence else ""
         is_kept = iter(choice.is_chosen)
+        self._is_chosen = bytearray(one and next(is_kept) for one in meets)
         episodes, steps, late_starts = [0, 0], [0, 0], 0
-        for storage, chosen in zip(storages, self._chosen, strict=True):
-            for place, episode in enumerate(stored_episodes(storage)):
-                is_chosen = chosen[place] = chosen[place] and next(is_kept)
-                episodes[is_chosen] += 1
-                steps[is_chosen] += episode.steps
-                late_starts += is_chosen and episode.first_row > 0
+        for is_chosen, (_, episode) in zip(self._is_chosen, self._every(), strict=True):
+            episodes[is_chosen] += 1
+            steps[is_chosen] += episode.steps
+            late_starts += is_chosen and episode.first_row > 0
         self.report = CopyReport(
             chosen_episodes=episodes[True],
             chosen_steps=steps[True],
@@ -225,13 +224,21 @@ class _Plan:
             without_value_episodes=choice.without_value,
         )
 
-    def _episodes_where(self, where: Where | None) -> Iterator[StoredEpisode]:
-        """Choose the episodes with some metadata, and iterate over them."""
-        for storage, chosen in zip(self._storages, self._chosen, strict=True):
+    def _every(self) -> Iterator[tuple[int, StoredEpisode]]:
+        """All episodes, each with the index of its storage."""
+        for number, storage in enumerate(self._storages):
             for episode in stored_episodes(storage):
-                chosen.append(where is None or chooses(where, episode.metadata))
-                if chosen[-1]:
-                    yield episode
+                yield number, episode
+
+    def _episodes_where(self, where: Where | None, meets: bytearray) -> Iterator[StoredEpisode]:
+        """The episodes with some metadata; each one is flagged in ``meets``."""
+        for _, episode in self._every():
+            meets.append(where is None or chooses(where, episode.metadata))
+            if meets[-1]:
+                yield episode
+
+    def _those(self, flags: bytearray) -> Iterator[tuple[int, StoredEpisode]]:
+        return (one for flag, one in zip(flags, self._every(), strict=True) if flag)
 
     def leave_out_repeats(
         self, duplicates: Duplicates, progress: Callable[[CopyReport], None] | None
@@ -248,9 +255,7 @@ class _Plan:
                 f"all copies (duplicates='keep', --duplicates keep)"
             )
         is_repeated = iter(found.is_repeated)
-        for chosen in self._chosen:
-            for place, is_chosen in enumerate(chosen):
-                chosen[place] = is_chosen and not next(is_repeated)
+        self._is_chosen = bytearray(one and not next(is_repeated) for one in self._is_chosen)
         report = self.report
         self.report = replace(
             report,
@@ -264,11 +269,7 @@ class _Plan:
 
     def episodes(self) -> Iterator[tuple[int, StoredEpisode]]:
         """The chosen episodes, each with the index of its storage."""
-        pairs = zip(self._storages, self._chosen, strict=True)
-        for number, (storage, chosen) in enumerate(pairs):
-            for is_chosen, episode in zip(chosen, stored_episodes(storage), strict=True):
-                if is_chosen:
-                    yield number, episode
+        return self._those(self._is_chosen)
 
 
 class _Copy:

@@ -77,7 +77,7 @@ class _Known(NamedTuple):
     """A stored episode, in more than one piece if rows in its middle were lost."""
 
     id: int
-    number: int
+    number: int  # within its stream; -1 where it has none
     metadata: Mapping[str, object]
     stored: list[StoredEpisode]
 
@@ -111,7 +111,9 @@ class _Finder:
             if known and known[-1].id == episode.id:  # rows in its middle were lost
                 known[-1].stored.append(episode)
             else:
-                known.append(_Known(episode.id, _number(metadata), metadata, [episode]))
+                number = _whole(metadata, "stream_episode")
+                number = -1 if number is None else number
+                known.append(_Known(episode.id, number, metadata, [episode]))
         return {key: _split(known) for key, known in stored.items()}
 
     def _old_numbers_are_certain(self) -> bool:
@@ -201,9 +203,3 @@ def _whole(metadata: Mapping[str, object], key: str) -> int | None:
     value = metadata.get(key)
     is_whole = isinstance(value, int) and not isinstance(value, bool) and value >= 0
     return cast("int", value) if is_whole else None
-
-
-def _number(metadata: Mapping[str, object]) -> int:
-    """The number of the episode within its stream; -1 where it has none."""
-    number = _whole(metadata, "stream_episode")
-    return -1 if number is None else number

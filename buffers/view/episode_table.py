@@ -56,7 +56,7 @@ class EpisodeTable:
     # where several calls must see the same table, and while rows of an `episode` are read.
 
     def __init__(self, storage: Storage) -> None:
-        self._storage = storage
+        self.storage = storage
         self.lock = storage.lock
         self._copier = RowCopier(storage)
         self._decoder = ChunkDecoder(storage.spec)
@@ -85,11 +85,6 @@ class EpisodeTable:
         self._copier.close()
 
     @property
-    def storage(self) -> Storage:
-        """The storage."""
-        return self._storage
-
-    @property
     def returns_known(self) -> int:
         """Number of episodes whose returns are known."""
         return int(np.count_nonzero(self._is_known))
@@ -101,8 +96,8 @@ class EpisodeTable:
         with self.lock:
             if self._is_current:
                 return False
-            is_other = self._storage.generation != self._extent[0]
-            self._index, self._extent = self._storage.index, _extent_of(self._storage)
+            is_other = self.storage.generation != self._extent[0]
+            self._index, self._extent = self.storage.index, _extent_of(self.storage)
             self._read_index(is_other=is_other)
             return True
 
@@ -189,7 +184,7 @@ class EpisodeTable:
         """The episode at a place; hold `lock` while its rows are read."""
         with self.lock:
             self._check_stored(place)
-            return StoredEpisode(self._storage, self._copier, int(self._tails[place]))
+            return StoredEpisode(self.storage, self._copier, int(self._tails[place]))
 
     def metadata(self, place: int) -> Mapping[str, object]:
         """JSON-able facts about the episode at a place, as they are stored; see `shown`."""
@@ -209,7 +204,7 @@ class EpisodeTable:
                     try:
                         self._note_keys(self._copier.metadata(int(self._firsts[place])))
                     except DamagedChunk as damaged:
-                        if not self._storage.skips_corrupt:
+                        if not self.storage.skips_corrupt:
                             raise damaged
             found = sorted(self._keys)[:limit]
             for key in found[: _MOST_CACHED // 2]:  # read with the first of them
@@ -310,7 +305,7 @@ class EpisodeTable:
 
     @property
     def _is_current(self) -> bool:
-        return self._storage.index is self._index and _extent_of(self._storage) == self._extent
+        return self.storage.index is self._index and _extent_of(self.storage) == self._extent
 
     def _check_stored(self, place: int) -> None:
         if not len(self._readable(np.array([place]))):
@@ -323,8 +318,8 @@ class EpisodeTable:
         """Those of some places whose rows are stored as they were at the last `refresh`."""
         if self._is_current:
             return places
-        index = self._storage.index
-        if self._storage.generation != self._extent[0]:
+        index = self.storage.index
+        if self.storage.generation != self._extent[0]:
             return places[:0]
         places = places[self._firsts[places] >= index.base]
         last = index.at(self._tails[places] - index.base)
@@ -335,9 +330,9 @@ class EpisodeTable:
 
     def _leave_out(self, damaged: DamagedChunk) -> None:
         """Leave out a damaged chunk if the storage skips such chunks; else raise."""
-        if not self._storage.skips_corrupt:
+        if not self.storage.skips_corrupt:
             raise damaged
-        self._storage.lose(damaged.position)
+        self.storage.lose(damaged.position)
 
     def _slice(self, places: np.ndarray, rows: int) -> np.ndarray:
         """The first of some places, that have about so many rows."""
@@ -368,7 +363,7 @@ class EpisodeTable:
 
     def _rows_of(self, places: np.ndarray, name: str) -> np.ndarray:
         """The rows of one field of readable episodes, one after the other."""
-        index = self._storage.index
+        index = self.storage.index
         records, base = index.records, index.base
         at, run = self._tails[places] - base, np.arange(len(places))
         chunks, runs = [at], [run]
@@ -380,7 +375,7 @@ class EpisodeTable:
         found, run = np.concatenate(chunks), np.concatenate(runs)
         found = found[np.lexsort((found, run))]
         found = found[records["rows"][found] > 0]  # not where the only row was superseded
-        return read_chunks(self._storage, self._decoder, found, name)
+        return read_chunks(self.storage, self._decoder, found, name)
 
     def _select(self, selection: EpisodeSelection) -> Selected | None:
         """`select` once; None if some chunks that it needs are gone."""

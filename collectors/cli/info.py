@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -13,6 +13,7 @@ import rich.text
 import typer
 
 from ...buffers.base.progress import format_bytes
+from ...buffers.base.untrusted_json import mapping_of
 from ...buffers.storage.disk.publish import check_complete
 from ...buffers.view.histograms import histogram
 from ...buffers.view.summary import (

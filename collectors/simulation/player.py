@@ -18,7 +18,6 @@ from .lanes import (
     Lanes,
     LanesInWorkers,
     PlayedPart,
-    RowForm,
     Segment,
     open_lanes,
 )
@@ -129,9 +128,8 @@ class Player(Closing[PlayedRows]):
     def _run(self) -> Generator[PlayedRows]:
         if not self._queue:
             return
-        form = _form_of(self._maker)
-        is_bounded = not self._maker.is_given
-        lanes = open_lanes(self._maker.lane, form, self._lanes, is_bounded=is_bounded)
+        maker = self._maker
+        lanes = open_lanes(maker.lane, maker.form, self._lanes, is_bounded=not maker.is_given)
         try:
             parts = [self._parts_of_lane() for _ in range(lanes.count)]
             asked: list[list[_Part]] = []
@@ -219,7 +217,7 @@ def check_repeats(chain: Chain, maker: EnvMaker, last: PlayedRows) -> None:
         segments.append(part.segment)
         if part.play is last.play and part.row >= last.first_row:
             break
-    lanes = open_lanes(maker.lane, _form_of(maker), 1, is_bounded=not maker.is_given)
+    lanes = open_lanes(maker.lane, maker.form, 1, is_bounded=not maker.is_given)
     try:
         lanes.ask(0, segments, name="repeats")
         if lanes.take(0):
@@ -231,10 +229,6 @@ def check_repeats(chain: Chain, maker: EnvMaker, last: PlayedRows) -> None:
         f"and the same actions, got others; this is no damage, and none of its episodes can be "
         f"proved"
     )
-
-
-def _form_of(maker: EnvMaker) -> RowForm:
-    return RowForm.of(maker.spec, maker.missing, newest_only=maker.gives_newest_only)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ from .guard import (
     recorded_id,
     shortened,
 )
-from .lanes import AnyEnv, call_in_bounds
+from .lanes import AnyEnv, RowForm, call_in_bounds
 
 if TYPE_CHECKING:
     from ...wrappers.nes.env import Rom
@@ -72,6 +72,19 @@ class EnvMaker:
     def lane(self) -> AnyEnv:
         """Make an env whose resets draw no seed of their own."""
         return with_fixed_spaces(self.make_lane())
+
+    @property
+    def form(self) -> RowForm:
+        """The form of the session's rows."""
+        fields = self.spec.of_kind("observation")
+        is_newest = self.gives_newest_only
+        return RowForm(
+            self.spec.observation,
+            self.spec.action,
+            tuple((each.name, each.numpy_dtype, each.shape) for each in fields),
+            frozenset(each.name for each in fields if each.stack > 1 and not is_newest),
+            {each.name: (each.key, self.missing[each.name]) for each in self.spec.of_kind("info")},
+        )
 
     def options(self, metadata: Mapping[str, object]) -> Mapping[str, object] | None:
         """Options of the reset that begins an episode with these metadata."""
