@@ -10,7 +10,6 @@ import numpy as np
 
 from ..curation.stored_episode import StoredEpisode, stored_episodes
 from ..rows.episode import End
-from ..storage.joined import JoinedStorage
 from ..storage.protocol import Storage
 
 _ROWS = 1 << 14
@@ -64,12 +63,7 @@ class Unreachable(NamedTuple):
 
 
 def chains_of(storage: Storage) -> tuple[list[Chain], list[Unreachable]]:
-    """All chains of a storage, and the stored episodes that none leads to."""
-    if isinstance(storage, JoinedStorage):
-        found = [chains_of(part) for part in storage.storages]
-        return [one for chains, _ in found for one in chains], [
-            one for _, un in found for one in un
-        ]
+    """All chains of a storage that is not joined, and the stored episodes that none leads to."""
     return _Finder(storage).find()
 
 

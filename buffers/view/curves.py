@@ -274,13 +274,16 @@ def _drawn(spec: Spec, texts: Sequence[str] = ()) -> list[Field]:
     return [field for field in fields if field.name not in hidden and math.prod(field.shape) > 0]
 
 
+def component_name(field: Field, component: int) -> str:
+    """The name of a number in a flattened row of a field, such as ``action[0,2]``."""
+    place = ",".join(str(int(each)) for each in np.unravel_index(component, field.shape))
+    return f"{field.name}[{place}]" if field.shape else field.name
+
+
 def _curves_of(field: Field) -> Iterator[_Curve]:
     parts = ("real", "imag") if field.numpy_dtype.kind == "c" else (None,)
     for component in range(min(_MOST_COMPONENTS, math.prod(field.shape))):
-        name = field.name
-        if field.shape:
-            place = np.unravel_index(component, field.shape)
-            name += f"[{','.join(str(int(each)) for each in place)}]"
+        name = component_name(field, component)
         for part in parts:
             yield _Curve(name if part is None else f"{name}.{part}", field, component, part)
 

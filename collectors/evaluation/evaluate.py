@@ -216,10 +216,10 @@ def _row(one: EvaluatedEpisode, decimals: int) -> tuple[str, ...]:
     return str(one.episode), seed, score, f"{one.steps:,}", ", ".join(ends)
 
 
-def _shortened(lines: list[LineT], as_line: Callable[[str], LineT]) -> list[LineT]:
+def _shortened(lines: Sequence[LineT], as_line: Callable[[str], LineT]) -> list[LineT]:
     """The lines, or the first and the last of many, with a line that says so between them."""
     if len(lines) <= _MOST_LINES:
-        return lines
+        return [*lines]
     half = _MOST_LINES // 2
     return [*lines[:half], as_line(f"... {len(lines) - 2 * half} more ..."), *lines[-half:]]
 

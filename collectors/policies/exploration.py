@@ -19,6 +19,7 @@ from .policy import (
     SeededPolicy,
     as_recurrent,
     load_state_of,
+    not_begun,
     override_hook_of,
     state_of,
     value_of,
@@ -109,7 +110,7 @@ class _Replacing(_Exploring):
     def __call__(self, observation: Any, is_first: np.ndarray, /, *state: Any) -> Any:
         """The actions ``[n, ...]``, with the state and extras that the policy returns."""
         if self._layout is None:
-            raise ValueError(_not_begun(type(self).__name__))
+            raise not_begun(type(self).__name__)
         where = self._is_random(len(is_first))
         answer = self._ask(self._layout, observation, is_first, state)
         self.rows += len(is_first)
@@ -257,7 +258,7 @@ class EpsilonGreedy(_Replacing):
             ValueError: It is no such state.
         """
         if self._rng is None:
-            raise ValueError(_not_begun("EpsilonGreedy"))
+            raise not_begun("EpsilonGreedy")
         load_generator(self._rng, member(state, "generator"))
         super().load_state_dict(state)
 
@@ -324,7 +325,7 @@ class GaussianNoise(_Exploring):
         """The noisy actions ``[n, ...]``, with the state and extras that the policy returns."""
         space = self._space
         if space is None:
-            raise ValueError(_not_begun("GaussianNoise"))
+            raise not_begun("GaussianNoise")
         answer = self._ask("action", observation, is_first, state)
         rows = np.asarray(answer.action)
         shape = (len(is_first), *space.shape)
@@ -374,10 +375,3 @@ def _mixed(layout: Layout, chosen: object, drawn: object, where: np.ndarray) -> 
 def _check_probability(epsilon: float) -> None:
     if not 0 <= epsilon <= 1:
         raise ValueError(f"EpsilonGreedy: expected epsilon from 0 to 1, got {epsilon}")
-
-
-def _not_begun(owner: str) -> str:
-    return (
-        f"{owner} knows no action space: expected a call of begin() first, got none; give the "
-        f"policy to a Collector, or call begin(action_space, rng)"
-    )

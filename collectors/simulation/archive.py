@@ -9,7 +9,6 @@ import tempfile
 import time
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 from zlib import crc32
@@ -40,7 +39,7 @@ from ...buffers.provenance.chains import Chain, chains_of
 from ...buffers.storage.disk.files import LateFiles
 from ...buffers.storage.disk.publish import check_unused, publish
 from ...buffers.storage.encoded_chunk import EncodedChunk
-from .player import PlayedRows, Player, check_repeats, played_status, report_after
+from .player import PlayedRows, Player, check_repeats, played_status, steps_of
 from .remake import EnvMaker, EnvSource, changes_of, maker_of
 from .resimulate import by_env, chosen_ids, first_difference, resimulate
 
@@ -331,7 +330,7 @@ class _Restore:
         if lost:
             raise Unprovable(_unprovable_sentence(lost, len(self.wanted)))
         found = by_env(chains, lambda one: one.episode.id in self.wanted)
-        self.steps = sum(chain.steps for _, chains in found for chain in chains)
+        self.steps = sum(steps_of(chains) for _, chains in found)
         spec = self._archived.spec
         return [(chains, maker_of(facts, spec, env=env, rom=rom)) for facts, chains in found]
 
@@ -344,11 +343,12 @@ class _Restore:
     ) -> RowsDiffer | Unprovable | None:
         """Play the chains; the error of the first difference, or of an env that proves nothing."""
         before = 0
-        with progress_function(progress, played_status()) as function:
+        with progress_function(progress, played_status()) as report:
             for chains, maker in jobs:
-                report = function and partial(report_after, function, before, self.steps)
                 try:
-                    with Player(chains, maker, lanes, report) as player:
+                    with Player(
+                        *(chains, maker, lanes, report), before=before, all_steps=self.steps
+                    ) as player:
                         for rows in player:
                             difference = self._take(rows, scratch)
                             if difference is not None:
@@ -356,7 +356,7 @@ class _Restore:
                                 return RowsDiffer(self._sentence(difference, maker))
                 except Unprovable as error:
                     return error
-                before += sum(chain.steps for chain in chains)
+                before += steps_of(chains)
         return None
 
     def bind(self, target: SequenceReplayBuffer) -> None:

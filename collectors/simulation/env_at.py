@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -205,7 +204,7 @@ def _snapshot_of(one: Play) -> str:
 def _decoded(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
+    except ValueError:
         raise ValueError(
             "the snapshot is damaged: expected base64 in the metadata of the episode, got another "
             "text; use_snapshots=False begins at the seed"

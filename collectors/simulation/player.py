@@ -62,11 +62,9 @@ def played_status(name: str = "") -> Callable[[int, int], Status]:
     return status
 
 
-def report_after(
-    progress: Callable[[int, int], None], before: int, of: int, steps: int, _: int
-) -> None:
-    """Report the env steps of a player, which plays on after other ones."""
-    progress(before + steps, of)
+def steps_of(chains: Iterable[Chain]) -> int:
+    """Env steps of some chains."""
+    return sum(chain.steps for chain in chains)
 
 
 class Closing(Iterator[_T]):
@@ -105,8 +103,11 @@ class Player(Closing[PlayedRows]):
         # Number of chains to play at a time, each in a worker process; None is the number of cores.
         # One is played in this process, if the maker is given by the user.
         lanes: int | None = None,
-        # Called with the env steps so far, and of all chains
+        # Called with the env steps so far, and of all players
         progress: Callable[[int, int], None] | None = None,
+        *,
+        before: int = 0,  # env steps of the players before
+        all_steps: int | None = None,  # of all players; None: there is one
     ) -> None:
         chains = list(chains)
         if lanes is not None:
@@ -114,7 +115,8 @@ class Player(Closing[PlayedRows]):
         self._lanes = min(available_cores() if lanes is None else lanes, max(1, len(chains)))
         self._maker = maker
         self._progress = progress
-        self._steps, self._all_steps = 0, sum(chain.steps for chain in chains)
+        self._steps = before
+        self._all_steps = steps_of(chains) if all_steps is None else all_steps
         self._queue = sorted(chains, key=lambda chain: -chain.steps)[::-1]
         self._skipped: set[int] = set()
         # Of each piece of an episode but the last

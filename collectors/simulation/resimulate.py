@@ -23,7 +23,7 @@ from .player import (
     Player,
     check_repeats,
     played_status,
-    report_after,
+    steps_of,
 )
 from .remake import AtariBackend, EnvMaker, EnvSource, maker_of
 
@@ -140,20 +140,21 @@ class Resimulation(Closing[EpisodeProof]):
         self.makers = [maker for _, maker in jobs]  # of the envs that are played
         self.episodes = len(plan.wanted)  # number of them that are to be proved
         # Env steps that are played for them
-        self.steps = sum(chain.steps for chains, _ in jobs for chain in chains)
+        self.steps = sum(steps_of(chains) for chains, _ in jobs)
         self._plan, self._jobs, self._lanes, self._progress = plan, jobs, lanes, progress
         super().__init__(self._run())
 
     def _run(self) -> Generator[EpisodeProof]:
         plan, before = self._plan, 0
         yield from plan.lost
-        with progress_function(self._progress, played_status()) as function:
+        with progress_function(self._progress, played_status()) as report:
             for chains, maker in self._jobs:
-                report = function and partial(report_after, function, before, self.steps)
                 playable = [one for one in map(partial(_playable, maker), chains) if one.plays]
                 done: set[int] = set()
                 try:
-                    with Player(playable, maker, self._lanes, report) as player:
+                    with Player(
+                        *(playable, maker, self._lanes, report), before=before, all_steps=self.steps
+                    ) as player:
                         for proof in _proofs(player, maker, plan):
                             done.add(proof.episode)
                             yield proof
@@ -164,7 +165,7 @@ class Resimulation(Closing[EpisodeProof]):
                 for chain in chains:
                     count = len(_playable(maker, chain).plays)
                     yield from plan.unreachable(chain.plays[count:], _NOT_COUNTED)
-                before += sum(chain.steps for chain in chains)
+                before += steps_of(chains)
 
 
 class _Plan:
