@@ -6,7 +6,7 @@ import datetime
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TypeVar, cast
+from typing import cast
 
 from ..base.errors import SpecMismatch, StoreCorrupt
 from ..base.number_checks import is_whole
@@ -30,8 +30,6 @@ from .episode_writer import EpisodeWriter, check_new, check_replay
 from .repeated_episodes import Duplicates, check_duplicates, find_repeats
 from .selection import choose
 from .stored_episode import StoredEpisode, stored_episodes
-
-ChunkT = TypeVar("ChunkT", bound="Chunk | EncodedChunk")
 
 _LEAST_ROWS = 256  # chunks of fewer are joined
 
@@ -314,8 +312,7 @@ class _Copy:
                 chunks = episode.encoded_chunks(min(_LEAST_ROWS, most), most)
             else:
                 chunks = episode.chunks(most)
-            new_id = writer.next_episode
-            writer.add_episode(moved(number, chunk, new_id) for chunk in chunks)
+            writer.add_episode(moved(number, chunk) for chunk in chunks)
         writer.flush()
 
     def _report_progress(self) -> None:
@@ -349,12 +346,7 @@ class _Places:
                 self._before[-1].append(count)
                 count += len(part.sessions)
 
-    def moved(
-        self,
-        number: int,
-        chunk: ChunkT,
-        new_id: int | None = None,  # for the episode of an encoded chunk
-    ) -> ChunkT:
+    def moved(self, number: int, chunk: Chunk | EncodedChunk) -> Chunk | EncodedChunk:
         """A chunk of the storage with this number, with the stream and the session in the copy."""
         # The stream is that of the part that played it: the index of the env.
         storage, part, stream = self._storages[number], 0, chunk.stream
@@ -363,14 +355,9 @@ class _Places:
         before = self._before[number][part]
         changed = self._changed(chunk, before) if before else None
         if isinstance(chunk, EncodedChunk):
-            episode = chunk.episode if new_id is None else new_id
-            placed = chunk.placed(episode=episode, stream=stream, metadata=changed)
-            return cast("ChunkT", placed)
-        if changed is None and stream == chunk.stream:
-            return chunk
-        plain = cast("Chunk", chunk)
-        facts = plain.metadata if changed is None else changed
-        return cast("ChunkT", replace(plain, stream=stream, metadata=facts))
+            return chunk.placed(episode=chunk.episode, stream=stream, metadata=changed)
+        facts = chunk.metadata if changed is None else changed
+        return replace(chunk, stream=stream, metadata=facts)
 
     def _changed(self, chunk: Chunk | EncodedChunk, before: int) -> Mapping[str, object] | None:
         """The metadata of a chunk with the session in the copy; None if they have no session."""

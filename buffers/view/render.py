@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -107,7 +107,12 @@ def render(
     if fps is not None:
         check_fps(fps)
     check_new_file(target, overwrite)
-    with _opened(source) as replay:
+    opened: AbstractContextManager[SequenceReplayBuffer] = (
+        nullcontext(source)
+        if isinstance(source, SequenceReplayBuffer)
+        else SequenceReplayBuffer.open(source, read_only=True)
+    )
+    with opened as replay:
         storage = replay.storage
         image = image_field(storage.spec, field)
         if isinstance(episode, str):
@@ -211,18 +216,6 @@ def frames_status() -> Callable[[int, int], Status]:
         return Status(parts, done / total, time.perf_counter() - began)
 
     return status
-
-
-@contextmanager
-def _opened(
-    source: SequenceReplayBuffer | str | os.PathLike[str],
-) -> Generator[SequenceReplayBuffer]:
-    """The replay, or that of a folder, which is closed again."""
-    if isinstance(source, SequenceReplayBuffer):
-        yield source
-    else:
-        with SequenceReplayBuffer.open(source, read_only=True) as replay:
-            yield replay
 
 
 def _part_of(

@@ -574,7 +574,7 @@ def _missing_values(facts: Mapping[str, object], spec: Spec) -> dict[str, np.nda
 
 
 def changes_of(makers: Iterable[EnvMaker]) -> str:
-    """What was other when sessions were recorded, as the end of a sentence; empty for nothing."""
+    """The changes since sessions were recorded, as the end of a sentence; empty for none."""
     changed = ", ".join(each for maker in makers for each in maker.differences)
     return f"; since then changed: {changed}" if changed else ""
 
