@@ -887,8 +887,8 @@ collectors/simulation/resimulate.py
   + last = min((k for k, one in enumerate(chain.plays)
   tests/collectors/simulation/test_archive.py::test_extras_are_kept
   an episode that differs is unreachable as well
-  - plan.unreachable(plays[place + 1 :], why)
-  + plan.unreachable(plays[place:], why)
+  - self._unreachable(plays[place + 1 :], why)
+  + self._unreachable(plays[place:], why)
   tests/collectors/simulation/test_resimulate.py::test_the_later_episodes_of_a_chain_are_unreachable_after_a_lie_and_all_others_are_not
 wrappers/atari_python.py
   the oldest frames of an ended game stay in a stack
