@@ -233,8 +233,7 @@ def _bootstrap(
     ends = iter(
         leaf for _, leaf in named_leaves("", stacked([open_ends[name] for name in chosen], 1))
     )
-    state = joint.state
-    if state is not None:
+    if joint.state is not None:
         raise ValueError(
             "state: expected a policy without a recurrent state, got one with; compute the "
             "advantages of each agent from its rows, or keep the state in the extras"
