@@ -40,8 +40,8 @@ def _read(text: str) -> Iterator[Bug]:
 _TEXT = r"""
 buffers/agents/per_agent.py
   an agent that a time limit stops is not truncated
-  - truncated = mask & (own[1] | (goes_on & rollout.truncated[..., None]))
-  + truncated = mask & own[1]
+  - mask & ends.truncated
+  + mask & own[1]
   tests/buffers/agents/test_per_agent.py::test_agents_that_a_time_limit_stops_are_truncated
 buffers/base/native.py
   any value of STEPWELL_PURE means numpy
@@ -838,8 +838,8 @@ collectors/policies/as_policy.py
   tests/collectors/policies/test_as_policy.py::test_a_module_of_a_box_returns_the_actions_first
 collectors/policies/exploration.py
   a warm-up draws one row more
-  - self.rows + len(is_first)) < self._steps
-  + self.rows + len(is_first)) <= self._steps
+  - self.rows + count) < self._steps
+  + self.rows + count) <= self._steps
   tests/collectors/policies/test_exploration.py::test_warm_up_draws_exactly_the_first_rows_that_are_asked_for
 collectors/policies/policy_caller.py
   a policy may write into what is stored
@@ -887,8 +887,8 @@ collectors/simulation/resimulate.py
   + last = min((k for k, one in enumerate(chain.plays)
   tests/collectors/simulation/test_archive.py::test_extras_are_kept
   an episode that differs is unreachable as well
-  - for one in plays[place + 1 :]:
-  + for one in plays[place:]:
+  - self._unreachable(plays[place + 1 :], why)
+  + self._unreachable(plays[place:], why)
   tests/collectors/simulation/test_resimulate.py::test_the_later_episodes_of_a_chain_are_unreachable_after_a_lie_and_all_others_are_not
 wrappers/atari_python.py
   the oldest frames of an ended game stay in a stack

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, cast, overload
 import numpy as np
 
 from ..base.errors import NotEnoughData
+from ..base.untrusted_json import mapping_of
 from ..replay.replay import SequenceReplayBuffer
 from ..replay.rollout import Bootstrap, Rollout
 from ..rows.episode import End, Episode
@@ -28,12 +29,12 @@ ENDS = (REWARD, TERMINATED, TRUNCATED)
 
 def agents_of(observation: object, info: Mapping[str, object]) -> list[str]:
     """Names of all agents in the order of the axis A, which is that of the sorted names."""
-    keys = sorted(cast("Mapping[str, object]", observation)) if _is_dict(observation) else None
-    agents = cast("Mapping[str, object]", observation)["agents"] if keys == _KEYS else None
-    if not _is_dict(agents):
+    joint = mapping_of(observation)
+    agents = joint.get("agents") if sorted(joint) == _KEYS else None
+    if not isinstance(agents, Mapping):
+        got = sorted(joint) if isinstance(observation, Mapping) else type(observation).__name__
         raise ValueError(
-            f"observation: expected a dict of {_KEYS}, got "
-            f"{type(observation).__name__ if keys is None else keys}; collect from envs of "
+            f"observation: expected a dict of {_KEYS}, got {got}; collect from envs of "
             f"from_pettingzoo"
         )
     missing = [name for name in ENDS if name not in info]
@@ -46,10 +47,6 @@ def agents_of(observation: object, info: Mapping[str, object]) -> list[str]:
 
 
 _KEYS = ["agents", "present"]
-
-
-def _is_dict(value: object) -> bool:
-    return isinstance(value, Mapping)
 
 
 def chosen_agents(agents: Sequence[str] | None, known: Sequence[str]) -> list[str]:
@@ -134,9 +131,9 @@ def agent_rollout(rollout: Rollout, agents: Sequence[str] | None) -> Rollout:
     mask = rollout.mask[..., None] & present
     own = [rollout.info[name][..., places].astype(np.bool_) for name in (TERMINATED, TRUNCATED)]
     # Those that have not ended are present in the row after: they end as the episode does.
-    goes_on = mask & ~(own[0] | own[1])
-    terminated = mask & (own[0] | (goes_on & rollout.terminated[..., None]))
-    truncated = mask & (own[1] | (goes_on & rollout.truncated[..., None]))
+    joint = rollout.terminated[..., None], rollout.truncated[..., None]
+    ends = AgentEnds.of((own[0], own[1]), mask, joint)
+    terminated, truncated = mask & ends.terminated, mask & ends.truncated
     cut = mask & rollout.cut[..., None] & ~(terminated | truncated)
     is_first = np.repeat(rollout.is_first[..., None], len(chosen), axis=2)
     is_first[1:] |= mask[1:] & ~(mask[:-1] & ~(terminated | truncated | cut)[:-1])
@@ -151,11 +148,7 @@ def agent_rollout(rollout: Rollout, agents: Sequence[str] | None) -> Rollout:
         cut=columns.fold(cut),
         mask=columns.fold(mask),
         info={
-            **{
-                name: columns.of(array)
-                for name, array in rollout.info.items()
-                if name not in (REWARD, TERMINATED, TRUNCATED)
-            },
+            **{name: columns.of(array) for name, array in rollout.info.items() if name not in ENDS},
             "agent": columns.fold(agent),
         },
         extras={name: columns.of(array) for name, array in rollout.extras.items()},
@@ -240,8 +233,7 @@ def _bootstrap(
     ends = iter(
         leaf for _, leaf in named_leaves("", stacked([open_ends[name] for name in chosen], 1))
     )
-    state = joint.state
-    if state is not None:
+    if joint.state is not None:
         raise ValueError(
             "state: expected a policy without a recurrent state, got one with; compute the "
             "advantages of each agent from its rows, or keep the state in the extras"
@@ -387,8 +379,8 @@ class AgentReplay:
         acted = cast("Mapping[str, Layout]", spec.action)
         self._names: list[dict[str, str]] = []  # of each agent: its own name of a field, the stored
         for name in self.agents:
-            own = {_moved(each, "observation", 3): each for each in _leaves(seen[name])}
-            own |= {_moved(each, "action", 2): each for each in _leaves(acted[name])}
+            own = {_moved(each, "observation", 3): each for _, each in named_leaves("", seen[name])}
+            own |= {_moved(each, "action", 2): each for _, each in named_leaves("", acted[name])}
             self._names.append(own)
         for what in ("observation", "action"):
             forms = [
@@ -413,8 +405,8 @@ class AgentReplay:
                 *(self._of_one(field) for field in self._shared),
                 field_of("info/agent", np.dtype(np.int64), ()),
             ),
-            _relaid(seen[first], "observation", 3),
-            _relaid(acted[first], "action", 2),
+            map_tree(lambda name: _moved(name, "observation", 3), seen[first]),
+            map_tree(lambda name: _moved(name, "action", 2), acted[first]),
         )
         """The fields of one agent's rows."""
 
@@ -728,24 +720,6 @@ def _zeroed(array: np.ndarray, keep: np.ndarray) -> np.ndarray:
     return found.astype(array.dtype)
 
 
-def _leaves(layout: Layout) -> Iterator[str]:
-    """Names of the fields in a layout."""
-    if isinstance(layout, str):
-        yield layout
-    else:
-        for part in layout.values() if isinstance(layout, Mapping) else layout:
-            yield from _leaves(part)
-
-
 def _moved(name: str, kind: str, parts: int) -> str:
     """The name of a field without the first parts, which say whose it is."""
     return "/".join([kind, *name.split("/")[parts:]])
-
-
-def _relaid(layout: Layout, kind: str, parts: int) -> Layout:
-    """A layout of fields that are renamed by `_moved`."""
-    if isinstance(layout, str):
-        return _moved(layout, kind, parts)
-    if isinstance(layout, Mapping):
-        return {key: _relaid(part, kind, parts) for key, part in layout.items()}
-    return [_relaid(part, kind, parts) for part in layout]

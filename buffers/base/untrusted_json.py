@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from typing import NoReturn, cast
+from typing import Any, NoReturn, cast
 
 import numpy as np
 
@@ -74,6 +74,11 @@ def text(value: object, name: str) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{name}: expected a text, got {_short(value)}")
     return value
+
+
+def mapping_of(value: object) -> Mapping[str, Any]:
+    """The value where it is a mapping; else an empty one."""
+    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
 
 
 def mapping(value: object, name: str) -> dict[str, object]:

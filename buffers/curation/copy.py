@@ -6,7 +6,7 @@ import datetime
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TypeVar, cast
+from typing import cast
 
 from ..base.errors import SpecMismatch, StoreCorrupt
 from ..base.number_checks import is_whole
@@ -26,12 +26,10 @@ from ..storage.encoded_chunk import EncodedChunk
 from ..storage.episode_filter import Where, check_where, chooses
 from ..storage.joined import JoinedStorage, check_same_rows, name_of, parts_of
 from ..storage.protocol import Storage
-from .episode_writer import EpisodeWriter, check_new
+from .episode_writer import EpisodeWriter, check_new, check_replay
 from .repeated_episodes import Duplicates, check_duplicates, find_repeats
 from .selection import choose
 from .stored_episode import StoredEpisode, stored_episodes
-
-ChunkT = TypeVar("ChunkT", bound="Chunk | EncodedChunk")
 
 _LEAST_ROWS = 256  # chunks of fewer are joined
 
@@ -155,7 +153,7 @@ def copy_episodes(
     began = time.perf_counter()
     check_progress(progress)
     sources = list(source) if isinstance(source, Iterable) else [source]
-    _check_replay("target", target)
+    check_replay("target", target)
     storages = _checked_sources(sources, any_envs)
     check_new(target)
     check_duplicates(duplicates)
@@ -204,17 +202,16 @@ class _Plan:
         keep: Callable[[StoredEpisode], bool] | None,
     ) -> None:
         self._storages = storages
-        self._chosen = [bytearray() for _ in storages]
-        choice = choose(self._episodes_where(where), keep)
+        meets = bytearray()
+        choice = choose(self._episodes_where(where, meets), keep)
         self.not_ranked = f"; {choice.sentence}" if choice.sentence else ""
         is_kept = iter(choice.is_chosen)
+        self._is_chosen = bytearray(one and next(is_kept) for one in meets)
         episodes, steps, late_starts = [0, 0], [0, 0], 0
-        for storage, chosen in zip(storages, self._chosen, strict=True):
-            for place, episode in enumerate(stored_episodes(storage)):
-                is_chosen = chosen[place] = chosen[place] and next(is_kept)
-                episodes[is_chosen] += 1
-                steps[is_chosen] += episode.steps
-                late_starts += is_chosen and episode.first_row > 0
+        for is_chosen, (_, episode) in zip(self._is_chosen, self._every(), strict=True):
+            episodes[is_chosen] += 1
+            steps[is_chosen] += episode.steps
+            late_starts += is_chosen and episode.first_row > 0
         self.report = CopyReport(
             chosen_episodes=episodes[True],
             chosen_steps=steps[True],
@@ -225,13 +222,21 @@ class _Plan:
             without_value_episodes=choice.without_value,
         )
 
-    def _episodes_where(self, where: Where | None) -> Iterator[StoredEpisode]:
-        """Choose the episodes with some metadata, and iterate over them."""
-        for storage, chosen in zip(self._storages, self._chosen, strict=True):
+    def _every(self) -> Iterator[tuple[int, StoredEpisode]]:
+        """All episodes, each with the index of its storage."""
+        for number, storage in enumerate(self._storages):
             for episode in stored_episodes(storage):
-                chosen.append(where is None or chooses(where, episode.metadata))
-                if chosen[-1]:
-                    yield episode
+                yield number, episode
+
+    def _episodes_where(self, where: Where | None, meets: bytearray) -> Iterator[StoredEpisode]:
+        """The episodes with some metadata; each one is flagged in ``meets``."""
+        for _, episode in self._every():
+            meets.append(where is None or chooses(where, episode.metadata))
+            if meets[-1]:
+                yield episode
+
+    def _those(self, flags: bytearray) -> Iterator[tuple[int, StoredEpisode]]:
+        return (one for flag, one in zip(flags, self._every(), strict=True) if flag)
 
     def leave_out_repeats(
         self, duplicates: Duplicates, progress: Callable[[CopyReport], None] | None
@@ -248,9 +253,7 @@ class _Plan:
                 f"all copies (duplicates='keep', --duplicates keep)"
             )
         is_repeated = iter(found.is_repeated)
-        for chosen in self._chosen:
-            for place, is_chosen in enumerate(chosen):
-                chosen[place] = is_chosen and not next(is_repeated)
+        self._is_chosen = bytearray(one and not next(is_repeated) for one in self._is_chosen)
         report = self.report
         self.report = replace(
             report,
@@ -264,11 +267,7 @@ class _Plan:
 
     def episodes(self) -> Iterator[tuple[int, StoredEpisode]]:
         """The chosen episodes, each with the index of its storage."""
-        pairs = zip(self._storages, self._chosen, strict=True)
-        for number, (storage, chosen) in enumerate(pairs):
-            for is_chosen, episode in zip(chosen, stored_episodes(storage), strict=True):
-                if is_chosen:
-                    yield number, episode
+        return self._those(self._is_chosen)
 
 
 class _Copy:
@@ -313,8 +312,7 @@ class _Copy:
                 chunks = episode.encoded_chunks(min(_LEAST_ROWS, most), most)
             else:
                 chunks = episode.chunks(most)
-            new_id = writer.next_episode
-            writer.add_episode(moved(number, chunk, new_id) for chunk in chunks)
+            writer.add_episode(moved(number, chunk) for chunk in chunks)
         writer.flush()
 
     def _report_progress(self) -> None:
@@ -348,12 +346,7 @@ class _Places:
                 self._before[-1].append(count)
                 count += len(part.sessions)
 
-    def moved(
-        self,
-        number: int,
-        chunk: ChunkT,
-        new_id: int | None = None,  # for the episode of an encoded chunk
-    ) -> ChunkT:
+    def moved(self, number: int, chunk: Chunk | EncodedChunk) -> Chunk | EncodedChunk:
         """A chunk of the storage with this number, with the stream and the session in the copy."""
         # The stream is that of the part that played it: the index of the env.
         storage, part, stream = self._storages[number], 0, chunk.stream
@@ -362,14 +355,9 @@ class _Places:
         before = self._before[number][part]
         changed = self._changed(chunk, before) if before else None
         if isinstance(chunk, EncodedChunk):
-            episode = chunk.episode if new_id is None else new_id
-            placed = chunk.placed(episode=episode, stream=stream, metadata=changed)
-            return cast("ChunkT", placed)
-        if changed is None and stream == chunk.stream:
-            return chunk
-        plain = cast("Chunk", chunk)
-        facts = plain.metadata if changed is None else changed
-        return cast("ChunkT", replace(plain, stream=stream, metadata=facts))
+            return chunk.placed(episode=chunk.episode, stream=stream, metadata=changed)
+        facts = chunk.metadata if changed is None else changed
+        return replace(chunk, stream=stream, metadata=facts)
 
     def _changed(self, chunk: Chunk | EncodedChunk, before: int) -> Mapping[str, object] | None:
         """The metadata of a chunk with the session in the copy; None if they have no session."""
@@ -388,7 +376,7 @@ def _with_session(metadata: Mapping[str, object], before: int) -> Mapping[str, o
 
 def _checked_sources(sources: Sequence[SequenceReplayBuffer], any_envs: bool) -> list[Storage]:
     for each in sources:
-        _check_replay("source", each)
+        check_replay("source", each)
     if not sources:
         raise ValueError("source: expected at least one replay, got none: give one")
     storages = [source.storage for source in sources]
@@ -396,11 +384,6 @@ def _checked_sources(sources: Sequence[SequenceReplayBuffer], any_envs: bool) ->
     if not any_envs:
         _check_same_envs(storages)
     return storages
-
-
-def _check_replay(name: str, value: object) -> None:
-    if not isinstance(value, SequenceReplayBuffer):
-        raise TypeError(f"{name}: expected a SequenceReplayBuffer, got {type(value).__name__}")
 
 
 def _check_same_envs(storages: Sequence[Storage]) -> None:

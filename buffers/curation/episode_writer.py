@@ -117,11 +117,7 @@ class EpisodeWriter:
         source: str | None = None,
         with_digest: bool = True,
     ) -> None:
-        if not isinstance(replay, SequenceReplayBuffer):
-            raise TypeError(
-                f"replay: expected a SequenceReplayBuffer, got {type(replay).__name__}; make one, "
-                f"with a path for a folder"
-            )
+        check_replay("replay", replay)
         self._replay = replay
         self._on_flush = on_flush
         self._source = source or "EpisodeWriter"
@@ -388,6 +384,12 @@ class EpisodeWriter:
                 rows = columns.fields[name][run.start : run.stop]
                 stacks = np.concatenate([rows, following[run.stop - 1 : run.stop]])
                 _check_stacks(spec[name], stacks, run.first_row == 0)
+
+
+def check_replay(name: str, value: object) -> None:
+    """Refuse what is no replay."""
+    if not isinstance(value, SequenceReplayBuffer):
+        raise TypeError(f"{name}: expected a SequenceReplayBuffer, got {type(value).__name__}")
 
 
 def check_new(target: SequenceReplayBuffer) -> None:

@@ -8,14 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ..storage.joined import JoinedStorage, name_of, parts_of
+from ..storage.joined import ID_BITS, JoinedStorage, name_of, parts_of
 from ..storage.protocol import Storage
 from .stored_episode import StoredEpisode
 
 Duplicates = Literal["refuse", "skip", "keep"]
 
-# Bits of an episode's id when several storages are read as one.
-_ID_BITS = 48
 # Limits of the rows in memory at a time.
 _RUN_ROWS, _RUN_BYTES = 4096, 32 << 20
 _HASH_BYTES = 16
@@ -60,7 +58,7 @@ def find_repeats(
     def each() -> Iterator[tuple[int, StoredEpisode]]:
         for number, episode in episodes():
             is_many = isinstance(storages[number], JoinedStorage)
-            yield first[number] + (episode.id >> _ID_BITS if is_many else 0), episode
+            yield first[number] + (episode.id >> ID_BITS if is_many else 0), episode
 
     runs = [_runs_of(source) for source in sources]
     related = [

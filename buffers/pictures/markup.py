@@ -142,12 +142,13 @@ def sparkline(
     last = ""
     if np.isfinite(y[-1]):
         last = f'<circle cx="{_short(x[-1])}" cy="{_short(y[-1])}" r="2" fill="currentColor"/>'
-    drawn = _svg(
-        title,
-        width,
-        height,
+    # The name comes from the title: aria-labelledby would need an id.
+    drawn = Markup(
+        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" width="{width}" height="{height}" '
+        f'viewBox="0 0 {width} {height}" style="max-width:100%;vertical-align:middle">'
+        f"<title>{escape(title)}</title>"
         f'<path d="{_path(x, y)}" fill="none" stroke="currentColor" stroke-width="1.25" '
-        f'stroke-linejoin="round" stroke-linecap="round"/>{last}',
+        f'stroke-linejoin="round" stroke-linecap="round"/>{last}</svg>'
     )
     if not has_caption:
         return drawn
@@ -203,15 +204,6 @@ def _is_number(cell: object) -> bool:
 
 def _side(to_the_right: bool) -> str:
     return "right" if to_the_right else "left"
-
-
-def _svg(title: str, width: int, height: int, content: str) -> Markup:
-    # The name comes from the title: aria-labelledby would need an id.
-    return Markup(
-        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" width="{width}" height="{height}" '
-        f'viewBox="0 0 {width} {height}" style="max-width:100%;vertical-align:middle">'
-        f"<title>{escape(title)}</title>{content}</svg>"
-    )
 
 
 def _between(values: np.ndarray, low: float, high: float) -> np.ndarray:

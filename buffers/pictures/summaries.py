@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -145,12 +146,9 @@ def _first_frames(leaves: Sequence[tuple[str, Any]]) -> Markup:
             places = _first_places(array.shape[:lead], count)
             if not places:
                 continue
-            shown = ImageField(
-                *(name, field.height, field.width, field.channels, field.layout),
-                *(field.pictures, field.stack, field.scale),
-            )
             what = "at " + " ".join(str(list(place)) for place in places)
-            parts.append(film_html(shown, np.stack([array[place] for place in places]), what))
+            rows = np.stack([array[place] for place in places])
+            parts.append(film_html(replace(field, name=name), rows, what))
         if len(parts) == _MOST_FILMS:
             break
     return Markup("".join(parts))

@@ -10,7 +10,6 @@ import numpy as np
 
 from ..curation.stored_episode import StoredEpisode, stored_episodes
 from ..rows.episode import End
-from ..storage.joined import JoinedStorage
 from ..storage.protocol import Storage
 
 _ROWS = 1 << 14
@@ -26,12 +25,19 @@ class Play:
     end: End  # flags of the last row
     episode: StoredEpisode  # its stored rows
 
-    def actions(self) -> Iterator[Mapping[str, np.ndarray]]:
-        """Actions ``[n, ...]`` by field name, in pieces of consecutive steps from the reset on."""
-        left = self.steps
-        for chunk in self.episode.chunks(_ROWS, self.spec_names) if left > 0 else ():
-            yield {name: rows[:left] for name, rows in chunk.fields.items()}
-            left -= chunk.rows
+    def actions(self, piece_rows: int = _ROWS) -> Iterator[dict[str, np.ndarray]]:
+        """Actions ``[n, ...]`` by field name that led to so many first rows, to the next, ..."""
+        # The first piece has one less: none leads to the row of a reset.
+        before: dict[str, np.ndarray] = {}
+        for chunk in self.episode.chunks(piece_rows, self.spec_names):
+            stop = min(chunk.first_row + chunk.rows - 1, self.steps)
+            count = stop - chunk.first_row + bool(before)
+            if count <= 0 and chunk.first_row:
+                return
+            fields = chunk.fields
+            joined = {n: np.concatenate([before[n], fields[n]]) for n in before} or fields
+            yield {name: rows[:count] for name, rows in joined.items()}
+            before = {name: rows[-1:] for name, rows in fields.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +63,7 @@ class Unreachable(NamedTuple):
 
 
 def chains_of(storage: Storage) -> tuple[list[Chain], list[Unreachable]]:
-    """All chains of a storage, and the stored episodes that none leads to."""
-    if isinstance(storage, JoinedStorage):
-        found = [chains_of(part) for part in storage.storages]
-        return [one for chains, _ in found for one in chains], [
-            one for _, un in found for one in un
-        ]
+    """All chains of a storage that is not joined, and the stored episodes that none leads to."""
     return _Finder(storage).find()
 
 
@@ -70,7 +71,7 @@ class _Known(NamedTuple):
     """A stored episode, in more than one piece if rows in its middle were lost."""
 
     id: int
-    number: int
+    number: int  # within its stream; -1 where it has none
     metadata: Mapping[str, object]
     stored: list[StoredEpisode]
 
@@ -104,7 +105,9 @@ class _Finder:
             if known and known[-1].id == episode.id:  # rows in its middle were lost
                 known[-1].stored.append(episode)
             else:
-                known.append(_Known(episode.id, _number(metadata), metadata, [episode]))
+                number = _whole(metadata, "stream_episode")
+                number = -1 if number is None else number
+                known.append(_Known(episode.id, number, metadata, [episode]))
         return {key: _split(known) for key, known in stored.items()}
 
     def _old_numbers_are_certain(self) -> bool:
@@ -194,9 +197,3 @@ def _whole(metadata: Mapping[str, object], key: str) -> int | None:
     value = metadata.get(key)
     is_whole = isinstance(value, int) and not isinstance(value, bool) and value >= 0
     return cast("int", value) if is_whole else None
-
-
-def _number(metadata: Mapping[str, object]) -> int:
-    """The number of the episode within its stream; -1 where it has none."""
-    number = _whole(metadata, "stream_episode")
-    return -1 if number is None else number

@@ -350,7 +350,7 @@ def stack_copies(frames: np.ndarray, rows: np.ndarray, field: Field, out: np.nda
 
 
 # Any: the type of the result is that of the tree.
-def map_tree(function: Callable[[np.ndarray], Any], tree: Any) -> Any:
+def map_tree(function: Callable[[Any], Any], tree: Any) -> Any:
     """Apply a function to every array of a nested value, and return a value of the same form."""
     # tree: an array, or mappings, tuples, named tuples and lists of such; None stays None.
     if tree is None:

@@ -13,10 +13,12 @@ from typing import cast
 
 import numpy as np
 
+from ..base.untrusted_json import mapping_of
 from ..curation.stored_episode import StoredEpisode
 from ..pictures.image_fields import image_fields
 from ..rows.episode import End
 from ..spec.spec import Field, Spec
+from .episode_table import shown
 
 _RETURN = "return so far"
 _MOST_COMPONENTS, _MOST_CURVES = 16, 256
@@ -24,7 +26,6 @@ _MOST_NAMES, _MOST_POINTS = 64, 1 << 14
 _SOME_NAMES = 12  # in a message
 _READ_BYTES = 1 << 23
 _SHOWN_VALUES, _SHOWN_CHARS, _MOST_DEPTH = 64, 512, 32
-_MOST_EXACT = 2**53  # a browser's numbers
 _HAS_NO_ACTION = int(End.TERMINATED | End.TRUNCATED | End.PENDING)  # in its last row
 _PLACE = re.compile(r"\[[0-9]{1,12}(?:,[0-9]{1,12}){0,31}\]")
 _MOST_ACTIONS, _ACTION_CHARS = 1024, 64
@@ -273,13 +274,16 @@ def _drawn(spec: Spec, texts: Sequence[str] = ()) -> list[Field]:
     return [field for field in fields if field.name not in hidden and math.prod(field.shape) > 0]
 
 
+def component_name(field: Field, component: int) -> str:
+    """The name of a number in a flattened row of a field, such as ``action[0,2]``."""
+    place = ",".join(str(int(each)) for each in np.unravel_index(component, field.shape))
+    return f"{field.name}[{place}]" if field.shape else field.name
+
+
 def _curves_of(field: Field) -> Iterator[_Curve]:
     parts = ("real", "imag") if field.numpy_dtype.kind == "c" else (None,)
     for component in range(min(_MOST_COMPONENTS, math.prod(field.shape))):
-        name = field.name
-        if field.shape:
-            place = np.unravel_index(component, field.shape)
-            name += f"[{','.join(str(int(each)) for each in place)}]"
+        name = component_name(field, component)
         for part in parts:
             yield _Curve(name if part is None else f"{name}.{part}", field, component, part)
 
@@ -322,7 +326,7 @@ def _sums_after(total: float, rewards: np.ndarray) -> np.ndarray:
 def _plain(value: np.ndarray) -> object:
     """An array or a number as plain JSON of a bounded size."""
     flat = value.reshape(-1)
-    found = [_number(each) for each in flat[:_SHOWN_VALUES].tolist()]
+    found = [shown(each) for each in flat[:_SHOWN_VALUES].tolist()]
     if not value.shape:
         return found[0]
     more = flat.size - len(found)
@@ -337,15 +341,6 @@ def _readable(codes: np.ndarray) -> str:
     pairs = zip(points, is_character, strict=True)
     text = "".join(chr(code) if is_one else "\ufffd" for code, is_one in pairs)
     return f"{text} … {more:,} more" if more > 0 else text
-
-
-def _number(value: complex) -> object:
-    """A number as JSON holds it, or as a text."""
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, int):
-        return value if abs(value) <= _MOST_EXACT else str(value)
-    return value if isinstance(value, float) and math.isfinite(value) else str(value)
 
 
 def action_names(sessions: Sequence[Mapping[str, object]], spec: Spec) -> list[str] | None:
@@ -428,11 +423,6 @@ def _ale_names(game: str, *, is_full: bool) -> list[str] | None:
     ale.loadROM(str(roms.get_rom_path(game)))
     actions = ale.getLegalActionSet() if is_full else ale.getMinimalActionSet()
     return [str(action.name) for action in actions]
-
-
-def mapping_of(fact: object) -> Mapping[str, object]:
-    """A fact that is a mapping; empty if it is not, since it is untrusted."""
-    return cast("Mapping[str, object]", fact) if isinstance(fact, Mapping) else {}
 
 
 def _items(fact: object) -> list[object]:

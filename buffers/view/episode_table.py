@@ -7,7 +7,7 @@ import operator
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 
@@ -56,7 +56,7 @@ class EpisodeTable:
     # where several calls must see the same table, and while rows of an `episode` are read.
 
     def __init__(self, storage: Storage) -> None:
-        self._storage = storage
+        self.storage = storage
         self.lock = storage.lock
         self._copier = RowCopier(storage)
         self._decoder = ChunkDecoder(storage.spec)
@@ -85,11 +85,6 @@ class EpisodeTable:
         self._copier.close()
 
     @property
-    def storage(self) -> Storage:
-        """The storage."""
-        return self._storage
-
-    @property
     def returns_known(self) -> int:
         """Number of episodes whose returns are known."""
         return int(np.count_nonzero(self._is_known))
@@ -101,8 +96,8 @@ class EpisodeTable:
         with self.lock:
             if self._is_current:
                 return False
-            is_other = self._storage.generation != self._extent[0]
-            self._index, self._extent = self._storage.index, _extent_of(self._storage)
+            is_other = self.storage.generation != self._extent[0]
+            self._index, self._extent = self.storage.index, _extent_of(self.storage)
             self._read_index(is_other=is_other)
             return True
 
@@ -189,7 +184,7 @@ class EpisodeTable:
         """The episode at a place; hold `lock` while its rows are read."""
         with self.lock:
             self._check_stored(place)
-            return StoredEpisode(self._storage, self._copier, int(self._tails[place]))
+            return StoredEpisode(self.storage, self._copier, int(self._tails[place]))
 
     def metadata(self, place: int) -> Mapping[str, object]:
         """JSON-able facts about the episode at a place, as they are stored; see `shown`."""
@@ -209,7 +204,7 @@ class EpisodeTable:
                     try:
                         self._note_keys(self._copier.metadata(int(self._firsts[place])))
                     except DamagedChunk as damaged:
-                        if not self._storage.skips_corrupt:
+                        if not self.storage.skips_corrupt:
                             raise damaged
             found = sorted(self._keys)[:limit]
             for key in found[: _MOST_CACHED // 2]:  # read with the first of them
@@ -228,8 +223,13 @@ class EpisodeTable:
 
     def order(self, places: np.ndarray, sort: str, *, descending: bool = False) -> np.ndarray:
         """Places [n] sorted by a column, ends by their word, or by a key of the metadata."""
-        # Numbers come before texts; then, in both directions, NaN and what is missing. Equal ones
-        # stay in their order. Of a text the first 256 characters count.
+        found: np.ndarray = places[order_of(self.column(sort, places), descending=descending)]
+        return found
+
+    def column(self, name: str, places: np.ndarray) -> np.ndarray:
+        """Values [n] to sort some places by, for `order_of`: numbers, or facts of any type."""
+        # Reads the returns or the metadata that are not known. Of a text the first 256 characters
+        # count.
         with self.lock:
             columns = {
                 "id": self.ids,
@@ -239,23 +239,16 @@ class EpisodeTable:
                 "steps": self.steps,
                 "end": _end_codes(self.ends),
             }
-            if sort == "return":
+            if name == "return":
                 while len(self._readable(places[~self._is_known[places]])):
                     self._need_returns(places)
-                values = self.returns[places]
-            elif sort in columns:
-                values = columns[sort][places]
-            else:
-                facts = self._facts_of(sort)
-                while self._read_facts(facts, places):
-                    pass
-                values = facts.values[places]
-            if values.dtype == np.object_:
-                order = _mixed_order(values.tolist(), descending=descending)
-            else:
-                order = np.argsort(-values if descending else values, kind="stable")
-            found: np.ndarray = places[order]
-            return found
+                columns["return"] = self.returns
+            if name in columns:
+                return np.take(columns[name], places)
+            facts = self._facts_of(name)
+            while self._read_facts(facts, places):
+                pass
+            return np.take(facts.values, places)
 
     def as_stored(self, places: np.ndarray, *, is_written: bool) -> np.ndarray:
         """Places in the order of their last rows, without those that may still grow."""
@@ -312,7 +305,7 @@ class EpisodeTable:
 
     @property
     def _is_current(self) -> bool:
-        return self._storage.index is self._index and _extent_of(self._storage) == self._extent
+        return self.storage.index is self._index and _extent_of(self.storage) == self._extent
 
     def _check_stored(self, place: int) -> None:
         if not len(self._readable(np.array([place]))):
@@ -325,8 +318,8 @@ class EpisodeTable:
         """Those of some places whose rows are stored as they were at the last `refresh`."""
         if self._is_current:
             return places
-        index = self._storage.index
-        if self._storage.generation != self._extent[0]:
+        index = self.storage.index
+        if self.storage.generation != self._extent[0]:
             return places[:0]
         places = places[self._firsts[places] >= index.base]
         last = index.at(self._tails[places] - index.base)
@@ -337,9 +330,9 @@ class EpisodeTable:
 
     def _leave_out(self, damaged: DamagedChunk) -> None:
         """Leave out a damaged chunk if the storage skips such chunks; else raise."""
-        if not self._storage.skips_corrupt:
+        if not self.storage.skips_corrupt:
             raise damaged
-        self._storage.lose(damaged.position)
+        self.storage.lose(damaged.position)
 
     def _slice(self, places: np.ndarray, rows: int) -> np.ndarray:
         """The first of some places, that have about so many rows."""
@@ -370,7 +363,7 @@ class EpisodeTable:
 
     def _rows_of(self, places: np.ndarray, name: str) -> np.ndarray:
         """The rows of one field of readable episodes, one after the other."""
-        index = self._storage.index
+        index = self.storage.index
         records, base = index.records, index.base
         at, run = self._tails[places] - base, np.arange(len(places))
         chunks, runs = [at], [run]
@@ -382,7 +375,7 @@ class EpisodeTable:
         found, run = np.concatenate(chunks), np.concatenate(runs)
         found = found[np.lexsort((found, run))]
         found = found[records["rows"][found] > 0]  # not where the only row was superseded
-        return read_chunks(self._storage, self._decoder, found, name)
+        return read_chunks(self.storage, self._decoder, found, name)
 
     def _select(self, selection: EpisodeSelection) -> Selected | None:
         """`select` once; None if some chunks that it needs are gone."""
@@ -640,18 +633,21 @@ def _sortable(value: object) -> str | int | float | None:
     return value if isinstance(value, int | float) else None
 
 
-def _mixed_order(values: Sequence[object], *, descending: bool) -> np.ndarray:
-    """The order of numbers, texts and others: numbers, then texts, then NaN and the others."""
+def order_of(values: np.ndarray, *, descending: bool = False) -> np.ndarray:
+    """The order [n] of numbers, or of facts: numbers, then texts, then NaN and the others."""
+    # In both directions NaN and what is missing come last, and equal ones stay in their order.
+    if values.dtype != np.object_:
+        return np.argsort(-values if descending else values, kind="stable")
+    facts = values.tolist()
     numbers: list[int] = []
     texts: list[int] = []
     rest: list[int] = []
-    for place, value in enumerate(values):
+    for place, value in enumerate(facts):
         is_text = isinstance(value, str)
         kind = texts if is_text else rest if number_of(value) is None else numbers
         kind.append(place)
-    key = cast("Callable[[int], Any]", values.__getitem__)
-    numbers.sort(key=key, reverse=descending)
-    texts.sort(key=key, reverse=descending)
+    numbers.sort(key=facts.__getitem__, reverse=descending)
+    texts.sort(key=facts.__getitem__, reverse=descending)
     return np.array([*numbers, *texts, *rest], np.int64)
 
 

@@ -10,6 +10,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from .curves import component_name
 from .episode_table import EpisodeTable
 
 _MOST_EXACT = 2**53
@@ -165,9 +166,5 @@ def _actions_of(
             rows = table.read_actions(places, field.name, max(1, limit))
             rows = rows.reshape(len(rows), math.prod(field.shape))
             for component in range(min(_MOST_COMPONENTS, rows.shape[1])):
-                name = field.name
-                if field.shape:
-                    at = np.unravel_index(component, field.shape)
-                    name += f"[{','.join(str(int(each)) for each in at)}]"
-                columns[name] = rows[:, component]
+                columns[component_name(field, component)] = rows[:, component]
         return columns, total

@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Literal, NamedTuple, cast, get_args
+from typing import Literal, cast, get_args
 
 import numpy as np
 
 from ..base.number_checks import check_whole, is_whole
 from ..base.progress import Part, Progress, Status, check_progress, progress_function
+from ..base.untrusted_json import mapping_of
 from ..curation.stored_episode import StoredEpisode
 from ..pictures.encode import (
     GIF_FPS,
@@ -52,26 +53,17 @@ _MOST_HEADS = 20  # named in a message
 _CONSOLES = ("make_atari", "make_nes", "NesEnv")  # makers of envs
 
 
-class Clip(NamedTuple):
-    """The clip that `write_clip` has written."""
-
-    rows: Sequence[int]  # of the episode, as they are shown
-    fps: float | None  # rows a second; None for a film strip
-    height: int  # in pixels, before an MP4 makes it even
-    width: int
-
-
 @dataclass(frozen=True, slots=True)
 class RenderReport:
-    """The file that `render` has written; rows, fps, height and width are those of the `Clip`."""
+    """The file that `render` has written."""
 
     path: Path
     episode: int
     field: str
     other_fields: tuple[str, ...]  # of images, too
-    rows: Sequence[int]
-    fps: float | None
-    height: int
+    rows: Sequence[int]  # of the episode, as they are shown
+    fps: float | None  # rows a second; None for a film strip
+    height: int  # in pixels, before an MP4 makes it even
     width: int
     nbytes: int
 
@@ -115,7 +107,12 @@ def render(
     if fps is not None:
         check_fps(fps)
     check_new_file(target, overwrite)
-    with _opened(source) as replay:
+    opened: AbstractContextManager[SequenceReplayBuffer] = (
+        nullcontext(source)
+        if isinstance(source, SequenceReplayBuffer)
+        else SequenceReplayBuffer.open(source, read_only=True)
+    )
+    with opened as replay:
         storage = replay.storage
         image = image_field(storage.spec, field)
         if isinstance(episode, str):
@@ -123,75 +120,44 @@ def render(
         stored, begin, stop = _part_of(storage, int(episode), rows)
         rate = frame_rate(_session_of(storage, stored)) if fps is None else Fraction(fps)
         with new_file(target, "a clip", overwrite) as part:
-            clip = write_clip(
-                *(stored, image, part, kind),
-                rows=range(begin, stop),
-                fps=rate,
-                scale=scale,
-                frames=frames,
-                progress=progress,
-            )
+            if kind == "png":
+                check_frames(image, frames, scale)
+                strip = film_strip(stored, image, range(begin, stop), frames, scale)
+                part.write_bytes(png(strip.pixels))
+                shown: Sequence[int] = strip.rows
+                height, width = strip.pixels.shape[:2]
+            else:
+                check_scale(image, scale)
+                shown = range(begin, stop)
+                height, width = image.height * scale, image.width * scale
+                with progress_function(progress, frames_status()) as report:
+                    pixels = _frames(stored, image, shown, scale, report)
+                    _write_clip(
+                        part, kind, pixels, (len(shown), height, width, image.channels), rate
+                    )
             nbytes = part.stat().st_size
         others = (other.name for other in image_fields(storage.spec) if other.name != image.name)
+        shown_fps = min(float(rate), GIF_FPS) if kind == "gif" else float(rate)
         return RenderReport(
             path=target,
             episode=stored.id,
             field=image.name,
             other_fields=tuple(others),
-            rows=clip.rows,
-            fps=clip.fps,
-            height=clip.height,
-            width=clip.width,
+            rows=shown,
+            fps=None if kind == "png" else shown_fps,
+            height=height,
+            width=width,
             nbytes=nbytes,
         )
 
 
 def _ranked(storage: Storage, word: str) -> int:
     """The id of the best, longest, ... episode."""
-    table = EpisodeTable(storage)
-    try:
+    with closing(EpisodeTable(storage)) as table:
         places = table.ranked(word, 1)
         if not len(places):
             raise ValueError(f"episode: expected a store with episodes for {word!r}, got none")
         return int(table.ids[places[0]])
-    finally:
-        table.close()
-
-
-def write_clip(
-    episode: StoredEpisode,
-    image: ImageField,
-    path: Path,
-    kind: Kind,
-    *,
-    rows: range,
-    fps: Fraction,
-    scale: int = 1,
-    frames: int = 8,
-    progress: Progress[int, int] = None,
-) -> Clip:
-    """Write rows of an episode as a file of pictures; one that exists is replaced. See `render`."""
-    if kind == "png":
-        check_frames(image, frames, scale)
-        strip = film_strip(episode, image, rows, frames, scale)
-        path.write_bytes(png(strip.pixels))
-        return Clip(strip.rows, None, *strip.pixels.shape[:2])
-    check_scale(image, scale)
-    with progress_function(progress, frames_status()) as report:
-        pixels = _frames(episode, image, rows, scale, report)
-        if kind == "mp4":
-            _write_mp4(path, pixels, fps)
-        else:
-            shape = (image.height * scale, image.width * scale, image.channels)
-            if len(rows) > (most := most_frames(kind, *shape)):
-                raise ValueError(
-                    f"rows: expected at most {most:,} of {shape[0]} x {shape[1]} pixels in a "
-                    f".{kind} file, which is made in memory, got {len(rows):,}; give fewer, a "
-                    f"smaller scale, or write an .mp4"
-                )
-            path.write_bytes(animation(pixels, fps, kind))
-    rate = min(float(fps), GIF_FPS) if kind == "gif" else float(fps)
-    return Clip(rows, rate, image.height * scale, image.width * scale)
 
 
 def film_strip(
@@ -228,10 +194,11 @@ def frame_rate(session: Mapping[str, object]) -> Fraction:
     """Rows a second at which episodes of a session play in real time."""
     # It is the rate that the env declares, 60 a second for the consoles of Atari and NES games,
     # divided by the frames that a step skips. Where the session does not say, it is 30.
-    recipe = session.get("recipe")
-    recipe = recipe if isinstance(recipe, dict) else {}
+    recipe = mapping_of(session.get("recipe"))
     declared, skip = session.get("render_fps"), recipe.get("frame_skip", 1)
-    is_console = recipe.get("maker") in _CONSOLES or _is_ale(recipe.get("id"))
+    name = str(recipe.get("id"))
+    is_ale = name.startswith("ALE/") or "NoFrameskip-v" in name
+    is_console = recipe.get("maker") in _CONSOLES or is_ale
     rate = Fraction(DEFAULT_FPS)
     if isinstance(declared, (int, float)) and LEAST_FPS <= declared <= MOST_FPS:
         rate = Fraction(declared).limit_denominator(1001)
@@ -249,23 +216,6 @@ def frames_status() -> Callable[[int, int], Status]:
         return Status(parts, done / total, time.perf_counter() - began)
 
     return status
-
-
-def _is_ale(name: object) -> bool:
-    """True for the id of an Atari env."""
-    return isinstance(name, str) and (name.startswith("ALE/") or "NoFrameskip-v" in name)
-
-
-@contextmanager
-def _opened(
-    source: SequenceReplayBuffer | str | os.PathLike[str],
-) -> Generator[SequenceReplayBuffer]:
-    """The replay, or that of a folder, which is closed again."""
-    if isinstance(source, SequenceReplayBuffer):
-        yield source
-    else:
-        with SequenceReplayBuffer.open(source, read_only=True) as replay:
-            yield replay
 
 
 def _part_of(
@@ -325,7 +275,23 @@ def _frames(
                 report(done, len(rows))
 
 
-def _write_mp4(path: Path, frames: Iterable[np.ndarray], fps: Fraction) -> None:
+def _write_clip(
+    path: Path,
+    kind: Literal["mp4", "gif", "webp"],
+    frames: Iterable[np.ndarray],
+    shape: tuple[int, int, int, int],  # of all frames together
+    fps: Fraction,
+) -> None:
+    """Write frames as a clip; a file that exists is replaced."""
+    if kind != "mp4":
+        if shape[0] > (most := most_frames(kind, *shape[1:])):
+            raise ValueError(
+                f"rows: expected at most {most:,} of {shape[1]} x {shape[2]} pixels in a .{kind} "
+                f"file, which is made in memory, got {shape[0]:,}; give fewer, a smaller scale, or "
+                f"write an .mp4"
+            )
+        path.write_bytes(animation(frames, fps, kind))
+        return
     video = Mp4Writer(path, fps)
     try:
         for pixels in frames:

@@ -321,11 +321,6 @@ class _Film:
     frames: int
     sheets: tuple[tuple[bytes, ...], ...]  # sprites of each field, each a lossless WebP file
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes that they take in the page, about."""
-        return _sheet_bytes(self.sheets)
-
 
 @dataclass(slots=True)
 class _Playable:
@@ -437,7 +432,7 @@ class _Report:
             with one.opened.reading():
                 one.film = _film(one.episode, one.opened.images, room // (len(films) - done))
             if one.film is not None:
-                room -= one.film.nbytes
+                room -= _sheet_bytes(one.film.sheets)
             if tell is not None:
                 tell(done + 1, len(films))
 
@@ -490,8 +485,7 @@ def _chosen(table: EpisodeTable, wanted: Sequence[_Wanted]) -> dict[int, list[st
     found: dict[int, list[str]] = {}
     for part in wanted:
         if isinstance(part, range):
-            is_wanted = (table.ids >= part.start) & (table.ids < part.stop)
-            for place in np.flatnonzero(is_wanted).tolist():
+            for place in _places_in(table, part):
                 found.setdefault(place, [])
             continue
         word, count = part
@@ -502,15 +496,17 @@ def _chosen(table: EpisodeTable, wanted: Sequence[_Wanted]) -> dict[int, list[st
     return found
 
 
+def _places_in(table: EpisodeTable, ids: range) -> list[int]:
+    found: list[int] = np.flatnonzero((table.ids >= ids.start) & (table.ids < ids.stop)).tolist()
+    return found
+
+
 def _check_found(tables: Sequence[EpisodeTable], wanted: Sequence[_Wanted], text: str) -> None:
     """Refuse ids that no store has."""
-    ids = [np.asarray(table.ids) for table in tables]
     for part in wanted:
-        if isinstance(part, range) and not any(
-            ((each >= part.start) & (each < part.stop)).any() for each in ids
-        ):
+        if isinstance(part, range) and not any(_places_in(table, part) for table in tables):
             shown = f"{part.start}" if len(part) == 1 else f"{part.start}-{part.stop - 1}"
-            most = max((int(each.max(initial=-1)) for each in ids), default=-1)
+            most = max(int(table.ids.max(initial=-1)) for table in tables)
             raise ValueError(
                 f"episodes: expected ids of stored episodes, got {shown} in {text!r}; the highest "
                 f"stored id is {most}"

@@ -13,6 +13,7 @@ from typing import cast
 import numpy as np
 
 from ..base.progress import format_bytes
+from ..base.untrusted_json import mapping_of
 from ..provenance.chains import chains_of
 from ..replay.replay import SequenceReplayBuffer
 from ..rows.episode import End
@@ -20,7 +21,6 @@ from ..spec.spec import Spec
 from ..storage.disk.folder import ignored_file
 from ..storage.disk.publish import disk_bytes
 from ..storage.disk.storage import DiskStorage
-from .curves import mapping_of
 from .episode_table import EpisodeTable
 
 _HIDDEN_AT_ONE = ("frame_skip", "frame_stack")
@@ -352,10 +352,7 @@ def _names(recipe: Mapping[str, object]) -> list[str]:
 
 def _cartridge(recipe: Mapping[str, object]) -> str:
     """Return the game and the file that it came from."""
-    cartridge, game = (
-        cast("Mapping[str, object]", fact) if isinstance(fact, Mapping) else {}
-        for fact in (recipe["cartridge"], recipe.get("game"))
-    )
+    cartridge, game = mapping_of(recipe["cartridge"]), mapping_of(recipe.get("game"))
     file = f"{cartridge.get('name')}, sha256 {_short_hash(cartridge.get('sha256'))}"
     return file if game.get("name", "unknown") == "unknown" else f"{game['name']} ({file})"
 

@@ -17,6 +17,7 @@ import numpy as np
 from ...buffers import DiskStorage, RowsDiffer, SequenceReplayBuffer, StoreLocked, Unprovable
 from ...buffers.base.number_checks import check_whole
 from ...buffers.base.progress import Progress
+from ...buffers.base.untrusted_json import mapping_of
 from ...buffers.curation.stored_episode import stored_episodes
 from ...buffers.provenance.archive_file import archived_ids, opened
 from ..simulation.archive import RestoreReport, restore_checked
@@ -270,10 +271,8 @@ def add_dataset(
     whole = [e for e in stored_episodes(replay.storage) if e.has_ended and not e.first_row]
     returns = np.array([one.total_reward for one in whole])
     facts = sessions[0] if sessions else {}
-    versions, recipe = facts.get("versions"), facts.get("recipe")
-    known = recipe if isinstance(recipe, dict) else {}
-    cartridge = known.get("cartridge")
-    title = cartridge.get("name") if isinstance(cartridge, dict) else known.get("env")
+    known = mapping_of(facts.get("recipe"))
+    title = mapping_of(known.get("cartridge")).get("name") or known.get("env")
     with Path(archive).open("rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
     entry = Dataset(
@@ -290,7 +289,7 @@ def add_dataset(
         license=license,
         sha256=sha256,
         digest=replay.digest(),
-        versions=versions if isinstance(versions, dict) else {},
+        versions=dict(mapping_of(facts.get("versions"))),
         extra=extra,
         rom="" if rom is None else _inside(path, rom),
     )

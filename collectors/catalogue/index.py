@@ -17,7 +17,7 @@ import tempfile
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -202,9 +202,7 @@ def _entry(name: str, given: Mapping[str, object]) -> Dataset:
     if unknown := sorted(set(given) - set(known[1:])):
         raise ValueError(f"{name}: expected keys such as {known[1]}, got {unknown[0][:40]!r}")
 
-    def get(key: str) -> object:
-        return member(given, key)
-
+    get = partial(member, given)
     try:
         versions = mapping(given.get("versions", {}), "versions")
         if len(versions) > _MOST_VERSIONS:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated
 
 import numpy as np
 import rich.table
@@ -13,6 +13,7 @@ import rich.text
 import typer
 
 from ...buffers.base.progress import format_bytes
+from ...buffers.base.untrusted_json import mapping_of
 from ...buffers.storage.disk.publish import check_complete
 from ...buffers.view.histograms import histogram
 from ...buffers.view.summary import (
@@ -106,8 +107,7 @@ def _show_archive(path: Path, output: Output) -> None:
         "spec": spec.to_json(),
     }
     proved = "played again and equal" if is_proved else "not proved"
-    recipe = sessions[0].get("recipe") if sessions else None
-    known = cast("Mapping[str, object]", recipe) if isinstance(recipe, Mapping) else {}
+    known = mapping_of(sessions[0].get("recipe")) if sessions else {}
     made_by = ", ".join(f"{name} {text}" for name, text in versions.items())
     output.show(
         facts,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import gymnasium
 import numpy as np
@@ -25,6 +25,8 @@ from ..loop.vector_envs import Vector, as_vector, is_ale, recipe_of
 from ..policies.as_policy import GivenPolicy, as_policy
 from .video import Video, VideoRecorder, file_names
 
+LineT = TypeVar("LineT")
+_COLUMNS = ("episode", "seed", "return", "steps", "end")
 _MOST_LINES = 20  # a longer table is shortened to its first and last rows
 # 97.5 % quantiles of Student's t for 1 to 10 degrees of freedom.
 _QUANTILES = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281)
@@ -139,15 +141,11 @@ class Evaluation:
 
     def __str__(self) -> str:
         """A table of the episodes, shortened in the middle, and a summary line."""
-        shown = [_row(one, self._decimals) for one in self.episodes]
-        table = [("episode", "seed", "return", "steps", "end"), *shown]
+        table = [_COLUMNS, *self._rows()]
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
         lines = [_line(cells, widths) for cells in table]
-        if len(shown) > _MOST_LINES:
-            half = _MOST_LINES // 2
-            gap = f"... {len(shown) - 2 * half} more ..."
-            lines = [*lines[: half + 1], gap.rjust(widths[0]), *lines[-half:]]
-        return "\n".join([*lines, self._summary()])
+        body = _shortened(lines[1:], lambda gap: gap.rjust(widths[0]))
+        return "\n".join([lines[0], *body, self._summary()])
 
     def _repr_html_(self) -> str | None:
         from ...buffers.pictures.summaries import or_none  # only notebooks need it
@@ -161,20 +159,16 @@ class Evaluation:
         heading = f"{type(self).__name__} of {count:,} episode{'s' if count != 1 else ''}"
         if not count:
             return section(heading)
-        half = _MOST_LINES // 2
-        gap = [(f"... {count - 2 * half} more ...",)] if count > _MOST_LINES else []
-        first, last = (count, 0) if not gap else (half, half)
-        rows = [
-            *(_row(one, self._decimals) for one in self.episodes[:first]),
-            *gap,
-            *(_row(one, self._decimals) for one in self.episodes[count - last :]),
-        ]
         return section(
             heading,
             *(paragraph(line) for line in self._summary().split("\n")[:_MOST_LINES]),
             sparkline(self.returns, f"returns of {count:,} episodes", has_caption=True),
-            table(rows, ("episode", "seed", "return", "steps", "end")),
+            table(_shortened(self._rows(), lambda gap: (gap,)), _COLUMNS),
         )
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        decimals = self._decimals
+        return [_row(one, decimals) for one in self.episodes]
 
     @property
     def _decimals(self) -> int:
@@ -220,6 +214,14 @@ def _row(one: EvaluatedEpisode, decimals: int) -> tuple[str, ...]:
     seed = "-" if one.seed is None else str(one.seed)
     score = f"{one.total_reward:,.{decimals}f}"
     return str(one.episode), seed, score, f"{one.steps:,}", ", ".join(ends)
+
+
+def _shortened(lines: Sequence[LineT], as_line: Callable[[str], LineT]) -> list[LineT]:
+    """The lines, or the first and the last of many, with a line that says so between them."""
+    if len(lines) <= _MOST_LINES:
+        return [*lines]
+    half = _MOST_LINES // 2
+    return [*lines[:half], as_line(f"... {len(lines) - 2 * half} more ..."), *lines[-half:]]
 
 
 def _line(cells: tuple[str, ...], widths: list[int]) -> str:
@@ -324,7 +326,13 @@ def evaluate(
             recorder.abort()
         if isinstance(envs, str):
             vector.close()
-    return Evaluation(_in_order(ended), () if recorder is None else recorder.videos)
+    in_order = (
+        EvaluatedEpisode(
+            one.episode, one.seed, one.total_reward, one.steps, one.terminated, one.truncated
+        )
+        for one in sorted(ended, key=lambda report: report.episode)
+    )
+    return Evaluation(tuple(in_order), () if recorder is None else recorder.videos)
 
 
 def _number_of_episodes(episodes: int | None, seeds: Sequence[int] | None) -> int:
@@ -465,12 +473,3 @@ class _RawReward(VectorWrapper[Any, Any, Any, Any, Any]):
                 f"or not at all"
             )
         return observation, raw, terminated, truncated, info
-
-
-def _in_order(ended: list[EpisodeReport]) -> tuple[EvaluatedEpisode, ...]:
-    return tuple(
-        EvaluatedEpisode(
-            one.episode, one.seed, one.total_reward, one.steps, one.terminated, one.truncated
-        )
-        for one in sorted(ended, key=lambda report: report.episode)
-    )

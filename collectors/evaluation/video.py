@@ -151,7 +151,9 @@ class VideoRecorder:
             if number in self._files:
                 env = self._envs[int(report.env_ids[place])]
                 if report.is_first[place]:
-                    self._begin(number, env)
+                    if number in self._open:  # started again after it was cut
+                        self._open.pop(number).abort()
+                    self._open[number] = _OpenVideo(number, real_time_fps(env), self._files[number])
                 self._open[number].add(rendered(env, "video"))
                 if ended[place]:
                     self._videos[number] = self._open.pop(number).finish()
@@ -160,11 +162,6 @@ class VideoRecorder:
         """Remove the files of episodes that did not end."""
         while self._open:
             self._open.popitem()[1].abort()
-
-    def _begin(self, number: int, env: _AnyEnv) -> None:
-        if number in self._open:  # started again after it was cut
-            self._open.pop(number).abort()
-        self._open[number] = _OpenVideo(number, real_time_fps(env), self._files[number])
 
 
 class _OpenVideo:

@@ -379,7 +379,7 @@ class _Game:
             action = self._controls.action_of(self._window.held())
             if action is None:
                 return None
-            action = self._batched(action)
+            action = np.asarray(action, self._env.action_space.dtype)[None]
         choice, extras = self._ask(action)
         return _Taken(choice, self._is_human), extras
 
@@ -404,9 +404,6 @@ class _Game:
         if state is not None and self.hook is not None:
             state.put(self.hook(action, state.tree(state.of(None))), None, 1)
         return action, extras
-
-    def _batched(self, action: Any) -> np.ndarray:
-        return np.asarray(action, self._env.action_space.dtype)[None]
 
     def _take(self, taken: _Taken, extras: dict[str, np.ndarray], *, is_shown: bool = True) -> None:
         """Step the env, show it, and note what the row needs."""

@@ -17,6 +17,7 @@ from .policy import (
     RecurrentResult,
     SeededPolicy,
     as_recurrent,
+    not_begun,
     override_hook_of,
     value_of,
 )
@@ -172,10 +173,7 @@ class ModulePolicy:
     def __call__(self, observation: Any, is_first: np.ndarray, /) -> PolicyResult:
         """The best actions ``[N, ...]``."""
         if self._policy is None:
-            raise ValueError(
-                "the policy of a torch module knows no action space: expected a call of begin() "
-                "first, got none; give it to a Collector, or call begin(action_space, rng)"
-            )
+            raise not_begun("the policy of a torch module")
         return self._policy(observation, is_first)
 
 

@@ -19,6 +19,7 @@ from .policy import (
     SeededPolicy,
     as_recurrent,
     load_state_of,
+    not_begun,
     override_hook_of,
     state_of,
     value_of,
@@ -40,78 +41,6 @@ class _PolicyResult(NamedTuple):
         return (self.action, *rest) if rest else self.action
 
 
-class _InnerPolicy:
-    def __init__(self, policy: GivenPolicy) -> None:
-        self.policy = as_policy(policy)
-        self._call = cast("Callable[..., object]", self.policy)
-        self._is_recurrent = as_recurrent(self.policy) is not None
-
-    def begin(
-        self, action_space: spaces.Space[object], rng: np.random.Generator
-    ) -> np.random.Generator:
-        """Begin the policy with its own generator; returns another one for the outer policy."""
-        outer, inner = rng.spawn(2)
-        if isinstance(self.policy, SeededPolicy):
-            self.policy.begin(action_space, inner)
-        return outer
-
-    def ask(
-        self, layout: Layout, observation: object, is_first: np.ndarray, state: tuple[object, ...]
-    ) -> _PolicyResult:
-        """Call the policy and split its result; one with a state must return a new one."""
-        result = self._call(observation, is_first, *state)
-        if self._is_recurrent:
-            action, after, extras = split_state(result)
-            return _PolicyResult(action, (after,), extras)
-        action, extras = split_extras(layout, result)
-        return _PolicyResult(action, (), extras)
-
-    def overridden(self, answer: _PolicyResult) -> _PolicyResult:
-        """The same with the state after these actions, where the policy has `on_override`."""
-        if answer.state and (hook := override_hook_of(self.policy)) is not None:
-            return answer._replace(state=(hook(answer.action, answer.state[0]),))
-        return answer
-
-
-class _RandomActions:
-    """Random actions in place of a policy's; ``owner`` is the policy that uses them, in errors."""
-
-    def __init__(self, owner: str, mark: bool) -> None:
-        self._owner = owner
-        self._mark = mark
-        self._draw = RandomPolicy()
-        self._layout: Layout | None = None
-
-    @property
-    def layout(self) -> Layout:
-        """The nesting of actions, known after `begin`."""
-        if self._layout is None:
-            raise ValueError(_not_begun(self._owner))
-        return self._layout
-
-    def begin(self, action_space: spaces.Space[object], rng: np.random.Generator) -> None:
-        self._layout = Spec.from_spaces(action_space, action_space).action
-        self._draw.begin(action_space, rng)
-
-    def state_dict(self) -> dict[str, object]:
-        return self._draw.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._draw.load_state_dict(mapping(member(state, "random"), "random"))
-
-    def put(self, inner: _InnerPolicy, answer: _PolicyResult, where: np.ndarray) -> object:
-        """The inner policy's result, with random actions in the rows ``where`` [n]."""
-        if where.any():
-            drawn = self._draw(None, where)  # type: ignore[arg-type]  # it looks at n alone
-            mixed = _mixed(self.layout, answer.action, drawn, where)
-            answer = inner.overridden(answer._replace(action=mixed))
-        extras = dict(answer.extras)
-        if self._mark or EXPLORED in extras:  # an inner policy that marks must stay right
-            extras[EXPLORED] = where | extras.get(EXPLORED, False)
-            answer = answer._replace(extras=extras)
-        return answer.result()
-
-
 class _Exploring:
     """A policy around another one, whose optional methods are this one's too."""
 
@@ -121,13 +50,42 @@ class _Exploring:
     on_override: OverrideHook
 
     def __init__(self, policy: GivenPolicy) -> None:
-        self._inner = _InnerPolicy(policy)
-        if (inner := as_recurrent(self._inner.policy)) is not None:
+        self._policy = as_policy(policy)
+        self._call = cast("Callable[..., object]", self._policy)
+        inner = as_recurrent(self._policy)
+        self._is_recurrent = inner is not None
+        if inner is not None:
             self.initial_state = inner.initial_state
-        if (value := value_of(self._inner.policy)) is not None:
+        if (value := value_of(self._policy)) is not None:
             self.value = value
-        if (hook := override_hook_of(self._inner.policy)) is not None:
+        if (hook := override_hook_of(self._policy)) is not None:
             self.on_override = hook
+
+    def _begin_inner(
+        self, action_space: spaces.Space[object], rng: np.random.Generator
+    ) -> np.random.Generator:
+        """Begin the inner policy with its own generator; returns another one for this policy."""
+        outer, inner = rng.spawn(2)
+        if isinstance(self._policy, SeededPolicy):
+            self._policy.begin(action_space, inner)
+        return outer
+
+    def _ask(
+        self, layout: Layout, observation: object, is_first: np.ndarray, state: tuple[object, ...]
+    ) -> _PolicyResult:
+        """Call the inner policy and split its result; one with a state must return a new one."""
+        result = self._call(observation, is_first, *state)
+        if self._is_recurrent:
+            action, after, extras = split_state(result)
+            return _PolicyResult(action, (after,), extras)
+        action, extras = split_extras(layout, result)
+        return _PolicyResult(action, (), extras)
+
+    def _overridden(self, answer: _PolicyResult) -> _PolicyResult:
+        """The same with the state after these actions, where the policy has `on_override`."""
+        if answer.state and (hook := override_hook_of(self._policy)) is not None:
+            return answer._replace(state=(hook(answer.action, answer.state[0]),))
+        return answer
 
 
 class _Replacing(_Exploring):
@@ -135,13 +93,40 @@ class _Replacing(_Exploring):
 
     def __init__(self, policy: GivenPolicy, mark: bool) -> None:
         super().__init__(policy)
-        self._random = _RandomActions(type(self).__name__, mark)
+        self._mark = mark
+        self._random = RandomPolicy()
+        self._layout: Layout | None = None  # the nesting of actions
         self.rows = 0
         """Rows so far; set it to continue where an earlier run stopped."""
 
+    def _begin_random(self, action_space: spaces.Space[object], rng: np.random.Generator) -> None:
+        self._layout = Spec.from_spaces(action_space, action_space).action
+        self._random.begin(action_space, rng)
+
+    def _is_random(self, count: int) -> np.ndarray:
+        """The rows [n] bool in which the action is a random one."""
+        raise NotImplementedError
+
+    def __call__(self, observation: Any, is_first: np.ndarray, /, *state: Any) -> Any:
+        """The actions ``[n, ...]``, with the state and extras that the policy returns."""
+        if self._layout is None:
+            raise not_begun(type(self).__name__)
+        where = self._is_random(len(is_first))
+        answer = self._ask(self._layout, observation, is_first, state)
+        self.rows += len(is_first)
+        if where.any():
+            drawn = self._random(None, where)  # type: ignore[arg-type]  # it looks at n alone
+            mixed = _mixed(self._layout, answer.action, drawn, where)
+            answer = self._overridden(answer._replace(action=mixed))
+        extras = dict(answer.extras)
+        if self._mark or EXPLORED in extras:  # an inner policy that marks must stay right
+            extras[EXPLORED] = where | extras.get(EXPLORED, False)
+            answer = answer._replace(extras=extras)
+        return answer.result()
+
     def state_dict(self) -> dict[str, object]:
         """The state to go on from as if it had never stopped, with that of the policy inside."""
-        parts = {"random": self._random.state_dict(), "policy": state_of(self._inner.policy)}
+        parts = {"random": self._random.state_dict(), "policy": state_of(self._policy)}
         return {"rows": self.rows, **parts}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -150,8 +135,8 @@ class _Replacing(_Exploring):
         Raises:
             ValueError: It is no such state.
         """
-        self._random.load_state_dict(state)
-        load_state_of(self._inner.policy, member(state, "policy"))
+        self._random.load_state_dict(mapping(member(state, "random"), "random"))
+        load_state_of(self._policy, member(state, "policy"))
         self.rows = whole(member(state, "rows"), "rows")
 
 
@@ -195,14 +180,10 @@ class WarmUp(_Replacing):
 
     def begin(self, action_space: spaces.Space[object], rng: np.random.Generator) -> None:
         """Draw from this space with this generator from now on; the inner policy begins too."""
-        self._random.begin(action_space, self._inner.begin(action_space, rng))
+        self._begin_random(action_space, self._begin_inner(action_space, rng))
 
-    def __call__(self, observation: Any, is_first: np.ndarray, /, *state: Any) -> Any:
-        """The actions ``[n, ...]``, with the state and extras that the policy returns."""
-        answer = self._inner.ask(self._random.layout, observation, is_first, state)
-        where = np.arange(self.rows, self.rows + len(is_first)) < self._steps
-        self.rows += len(is_first)
-        return self._random.put(self._inner, answer, where)
+    def _is_random(self, count: int) -> np.ndarray:
+        return np.arange(self.rows, self.rows + count) < self._steps
 
 
 class EpsilonGreedy(_Replacing):
@@ -256,18 +237,14 @@ class EpsilonGreedy(_Replacing):
 
     def begin(self, action_space: spaces.Space[object], rng: np.random.Generator) -> None:
         """Draw from this space with this generator from now on; the inner policy begins too."""
-        self._rng, actions = self._inner.begin(action_space, rng).spawn(2)
-        self._random.begin(action_space, actions)
+        self._rng, actions = self._begin_inner(action_space, rng).spawn(2)
+        self._begin_random(action_space, actions)
 
-    def __call__(self, observation: Any, is_first: np.ndarray, /, *state: Any) -> Any:
-        """The actions ``[n, ...]``, with the state and extras that the policy returns."""
+    def _is_random(self, count: int) -> np.ndarray:
         epsilon = self._epsilon(self.rows) if callable(self._epsilon) else self._epsilon
         _check_probability(epsilon)
-        answer = self._inner.ask(self._random.layout, observation, is_first, state)
         assert self._rng is not None  # the layout is there, so begin was called
-        where = self._rng.random(len(is_first)) < epsilon
-        self.rows += len(is_first)
-        return self._random.put(self._inner, answer, where)
+        return self._rng.random(count) < epsilon
 
     def state_dict(self) -> dict[str, object]:
         """The state to go on from as if it had never stopped, with that of the policy inside."""
@@ -281,7 +258,7 @@ class EpsilonGreedy(_Replacing):
             ValueError: It is no such state.
         """
         if self._rng is None:
-            raise ValueError(_not_begun("EpsilonGreedy"))
+            raise not_begun("EpsilonGreedy")
         load_generator(self._rng, member(state, "generator"))
         super().load_state_dict(state)
 
@@ -341,15 +318,15 @@ class GaussianNoise(_Exploring):
                 f"GaussianNoise: expected a scale that fits actions of shape {action_space.shape}, "
                 f"got one of shape {self._scale.shape}"
             ) from None
-        self._rng = self._inner.begin(action_space, rng)
+        self._rng = self._begin_inner(action_space, rng)
         self._space = action_space
 
     def __call__(self, observation: Any, is_first: np.ndarray, /, *state: Any) -> Any:
         """The noisy actions ``[n, ...]``, with the state and extras that the policy returns."""
         space = self._space
         if space is None:
-            raise ValueError(_not_begun("GaussianNoise"))
-        answer = self._inner.ask("action", observation, is_first, state)
+            raise not_begun("GaussianNoise")
+        answer = self._ask("action", observation, is_first, state)
         rows = np.asarray(answer.action)
         shape = (len(is_first), *space.shape)
         if rows.shape != shape or not np.can_cast(rows.dtype, space.dtype, "safe"):
@@ -359,12 +336,12 @@ class GaussianNoise(_Exploring):
             )
         noisy = rows + self._rng.normal(size=shape) * self._scale
         clipped = np.clip(noisy, space.low, space.high).astype(space.dtype)
-        return self._inner.overridden(answer._replace(action=clipped)).result()
+        return self._overridden(answer._replace(action=clipped)).result()
 
     def state_dict(self) -> dict[str, object]:
         """The state to go on from as if it had never stopped, with that of the policy inside."""
         own = self._rng.bit_generator.state
-        return {"generator": own, "policy": state_of(self._inner.policy)}
+        return {"generator": own, "policy": state_of(self._policy)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a state of `state_dict`, after `begin`.
@@ -373,7 +350,7 @@ class GaussianNoise(_Exploring):
             ValueError: It is no such state.
         """
         load_generator(self._rng, member(state, "generator"))
-        load_state_of(self._inner.policy, member(state, "policy"))
+        load_state_of(self._policy, member(state, "policy"))
 
 
 def _mixed(layout: Layout, chosen: object, drawn: object, where: np.ndarray) -> object:
@@ -398,10 +375,3 @@ def _mixed(layout: Layout, chosen: object, drawn: object, where: np.ndarray) -> 
 def _check_probability(epsilon: float) -> None:
     if not 0 <= epsilon <= 1:
         raise ValueError(f"EpsilonGreedy: expected epsilon from 0 to 1, got {epsilon}")
-
-
-def _not_begun(owner: str) -> str:
-    return (
-        f"{owner} knows no action space: expected a call of begin() first, got none; give the "
-        f"policy to a Collector, or call begin(action_space, rng)"
-    )

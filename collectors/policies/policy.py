@@ -178,6 +178,14 @@ def load_state_of(policy: object, state: object) -> None:
         cast("Any", policy).load_state_dict(state)
 
 
+def not_begun(owner: str) -> ValueError:
+    """The error of a policy that is used before its `begin`."""
+    return ValueError(
+        f"{owner} knows no action space: expected a call of begin() first, got none; give the "
+        f"policy to a Collector, or call begin(action_space, rng)"
+    )
+
+
 @runtime_checkable
 class SeededPolicy(Protocol):
     """A policy that gets the action space and a random generator before a Collector begins.
@@ -228,10 +236,7 @@ class RandomPolicy:
         n = len(is_first)
         space = self._space
         if space is None:
-            raise ValueError(
-                "RandomPolicy knows no action space: expected a call of begin() first, got none; "
-                "give the policy to a Collector, or call begin(action_space, rng)"
-            )
+            raise not_begun("RandomPolicy")
         if isinstance(space, spaces.Discrete):
             if len(self._numbers) < n:
                 self._draw_numbers(space, n)
@@ -257,7 +262,7 @@ class RandomPolicy:
         """
         space = self._space
         if space is None:
-            raise ValueError("RandomPolicy: expected a call of begin() before a state, got none")
+            raise not_begun("RandomPolicy")
         told = mapping(state, "state of a RandomPolicy")
         numbers = member(told, "numbers")
         if not isinstance(numbers, np.ndarray) or numbers.ndim != 1:

@@ -18,6 +18,7 @@ from ...buffers.base.number_checks import is_whole
 from ...buffers.spec.spec import flatten, unflatten
 from ...wrappers.ale_env import action_meanings
 from ...wrappers.nes.buttons import action_set, parse_script
+from .policy import not_begun
 
 Script: TypeAlias = str | Sequence[tuple[Any, int]]
 """A text such as "NOOP 20, RIGHT+A 60", or pairs of an action, or its name, and a count."""
@@ -113,10 +114,7 @@ class ScriptedPolicy:
             ValueError: `begin` was not called.
         """
         if self._rows is None:
-            raise ValueError(
-                "ScriptedPolicy knows no action space: expected a call of begin() first, got none; "
-                "give the policy to a Collector, or call begin(action_space, rng)"
-            )
+            raise not_begun("ScriptedPolicy")
         step = state % self._ends[-1] if self._then == "loop" else state
         part = np.searchsorted(self._ends, step, side="right")
         if self._then == "repeat":

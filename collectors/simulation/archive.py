@@ -9,7 +9,6 @@ import tempfile
 import time
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 from zlib import crc32
@@ -26,9 +25,8 @@ from ...buffers import (
     Storage,
     Unprovable,
 )
-from ...buffers.base.number_checks import whole_number
 from ...buffers.base.progress import Progress, check_progress, progress_function
-from ...buffers.curation.episode_writer import EpisodeWriter, check_new
+from ...buffers.curation.episode_writer import EpisodeWriter, check_new, check_replay
 from ...buffers.curation.stored_episode import StoredEpisode, stored_episodes
 from ...buffers.provenance.archive_file import (
     CHECKSUMS,
@@ -41,9 +39,9 @@ from ...buffers.provenance.chains import Chain, chains_of
 from ...buffers.storage.disk.files import LateFiles
 from ...buffers.storage.disk.publish import check_unused, publish
 from ...buffers.storage.encoded_chunk import EncodedChunk
-from .player import PlayedRows, Player, check_repeats, played_status, report_after
-from .remake import EnvMaker, EnvSource, maker_of
-from .resimulate import by_env, first_difference, resimulate
+from .player import PlayedRows, Player, check_repeats, played_status, steps_of
+from .remake import EnvMaker, EnvSource, changes_of, maker_of
+from .resimulate import by_env, chosen_ids, first_difference, resimulate
 
 if TYPE_CHECKING:
     from ...wrappers.nes.env import Rom
@@ -157,14 +155,13 @@ def archive(
     """
     began = time.perf_counter()
     check_progress(progress)
-    if not isinstance(replay, SequenceReplayBuffer):
-        raise TypeError(f"replay: expected a SequenceReplayBuffer, got {type(replay).__name__}")
+    check_replay("replay", replay)
     target = Path(path)
     storage = replay.storage
     check_archivable(storage)
     check_unused(target, "file")
     stored = {episode.id for episode in stored_episodes(storage)}
-    asked = stored if episodes is None else _chosen(stored, episodes)
+    asked = chosen_ids(stored, episodes)
     lost = _unprovable(storage, asked)
     if lost and not only_provable:
         raise Unprovable(_unprovable_sentence(lost, len(asked)))
@@ -252,8 +249,7 @@ def restore_checked(
     """`restore`, for callers who know what must come out."""
     began = time.perf_counter()
     check_progress(progress)
-    if not isinstance(target, SequenceReplayBuffer):
-        raise TypeError(f"target: expected a SequenceReplayBuffer, got {type(target).__name__}")
+    check_replay("target", target)
     check_new(target)
     with opened(path) as archived:
         job = _Restore(archived, episodes)
@@ -314,7 +310,9 @@ class _Restore:
         self._stored = list(stored_episodes(archived.storage))
         self._checksums = {one.id: archived.checksums(one) for one in self._stored}
         self.ids: Collection[int] = self._checksums
-        self.wanted = set(self.ids) if episodes is None else _chosen(set(self.ids), episodes)
+        self.wanted = chosen_ids(set(self.ids), episodes)
+        if self.ids and not self.wanted:
+            raise ValueError("episodes: expected ids of stored episodes, got none; name some")
         self.proved: set[int] = set()
         self.steps = 0
         self._place = {one.id: place for place, one in enumerate(self._stored)}
@@ -332,7 +330,7 @@ class _Restore:
         if lost:
             raise Unprovable(_unprovable_sentence(lost, len(self.wanted)))
         found = by_env(chains, lambda one: one.episode.id in self.wanted)
-        self.steps = sum(chain.steps for _, chains in found for chain in chains)
+        self.steps = sum(steps_of(chains) for _, chains in found)
         spec = self._archived.spec
         return [(chains, maker_of(facts, spec, env=env, rom=rom)) for facts, chains in found]
 
@@ -345,11 +343,12 @@ class _Restore:
     ) -> RowsDiffer | Unprovable | None:
         """Play the chains; the error of the first difference, or of an env that proves nothing."""
         before = 0
-        with progress_function(progress, played_status()) as function:
+        with progress_function(progress, played_status()) as report:
             for chains, maker in jobs:
-                report = function and partial(report_after, function, before, self.steps)
                 try:
-                    with Player(chains, maker, lanes, report) as player:
+                    with Player(
+                        *(chains, maker, lanes, report), before=before, all_steps=self.steps
+                    ) as player:
                         for rows in player:
                             difference = self._take(rows, scratch)
                             if difference is not None:
@@ -357,7 +356,7 @@ class _Restore:
                                 return RowsDiffer(self._sentence(difference, maker))
                 except Unprovable as error:
                     return error
-                before += sum(chain.steps for chain in chains)
+                before += steps_of(chains)
         return None
 
     def bind(self, target: SequenceReplayBuffer) -> None:
@@ -426,11 +425,9 @@ class _Restore:
         played.waiting, played.rows = [], 0
 
     def _sentence(self, difference: str, maker: EnvMaker) -> str:
-        proved, changed = len(self.proved & self.wanted), maker.differences
         return (
-            f"{self._archived.path}: {difference}; {proved:,} of {len(self.wanted):,} "
-            f"episodes were restored"
-            + (f"; since then changed: {', '.join(changed)}" if changed else "")
+            f"{self._archived.path}: {difference}; {len(self.proved & self.wanted):,} of "
+            f"{len(self.wanted):,} episodes were restored{changes_of([maker])}"
         )
 
 
@@ -461,10 +458,9 @@ def _prove(
         for proof in proofs:
             if proof.first_difference is not None:
                 field, row = proof.first_difference
-                changed = [each for maker in proofs.makers for each in maker.differences]
                 raise RowsDiffer(
                     f"episode {proof.episode}: field {field!r} differs at row {row}: {proof.why}"
-                    + (f"; since then changed: {', '.join(changed)}" if changed else "")
+                    f"{changes_of(proofs.makers)}"
                 )
             if not proof.is_equal:
                 raise Unprovable(f"episode {proof.episode} cannot be played again: {proof.why}")
@@ -482,17 +478,6 @@ def _unprovable(storage: Storage, asked: set[int]) -> dict[int, str]:
             elif gone >= 0:
                 lost[one.episode.id] = f"episode {gone}, which leads to it, is not among them"
     return lost
-
-
-def _chosen(ids: set[int], episodes: Iterable[int]) -> set[int]:
-    """The ids that are asked for, all of them stored."""
-    asked = {whole_number("episodes", one, 0) for one in episodes}
-    if not asked or not asked <= ids:
-        raise ValueError(
-            f"episodes: expected ids of stored episodes, got "
-            f"{min(asked - ids) if asked else 'none'}; `stepwell info` shows how many there are"
-        )
-    return asked
 
 
 def _unprovable_sentence(lost: Mapping[int, str], episodes: int) -> str:

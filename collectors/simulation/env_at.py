@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -13,15 +12,15 @@ import numpy as np
 
 from ...buffers import End, SequenceReplayBuffer, Spec, Unprovable
 from ...buffers.base.number_checks import check_whole
+from ...buffers.curation.episode_writer import check_replay
 from ...buffers.curation.stored_episode import StoredEpisode
 from ...buffers.provenance.chains import Chain, Play, chains_of
 from ...buffers.storage.joined import ID_BITS, JoinedStorage
 from ...buffers.storage.protocol import Storage
-from ...wrappers.seeded_resets import SeededResets
 from ...wrappers.snapshots import SavedGame
 from .lanes import AnyEnv
 from .player import PlayedRows, Player, check_repeats
-from .remake import EnvMaker, EnvSource, checked_lane, maker_of
+from .remake import EnvMaker, EnvSource, changes_of, checked_lane, maker_of, unseeded
 from .resimulate import Comparison
 
 if TYPE_CHECKING:
@@ -87,8 +86,7 @@ def env_at(
         ...     ended = terminated or truncated
         >>> env.close()
     """
-    if not isinstance(replay, SequenceReplayBuffer):
-        raise TypeError(f"replay: expected a SequenceReplayBuffer, got {type(replay).__name__}")
+    check_replay("replay", replay)
     check_whole("episode", episode, 0)
     check_whole("row", row, 0)
     chain = _chain_to(replay, episode, use_snapshots=use_snapshots)
@@ -117,9 +115,7 @@ def _live(
     chain: Chain, maker: EnvMaker, spec: Spec, episode: int, *, use_snapshots: bool
 ) -> tuple[AnyEnv, Any, dict[str, Any]]:
     """The env after a chain, its last observation and info."""
-    live = maker.single()
-    while isinstance(live, SeededResets):  # episodes go on as they were recorded
-        live = live.env
+    live = unseeded(maker.single)  # episodes go on as they were recorded
     watched = _Watched(live)
     # Played in this process, with whole stacks.
     alone = replace(maker, make_lane=lambda: watched, gives_newest_only=False, is_given=True)
@@ -208,7 +204,7 @@ def _snapshot_of(one: Play) -> str:
 def _decoded(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
+    except ValueError:
         raise ValueError(
             "the snapshot is damaged: expected base64 in the metadata of the episode, got another "
             "text; use_snapshots=False begins at the seed"
@@ -284,9 +280,7 @@ def _other(maker: EnvMaker, episode: int, rows: PlayedRows, why: str) -> ValueEr
     where = ""
     if rows.play is not rows.chain.plays[-1]:
         where = f" also of episode {played.id} before it"
-    versions = "; ".join(maker.differences)
-    changed = f"; since it was recorded: {versions}" if versions else ""
     return ValueError(
         f"episode {episode} cannot be played up to this row: expected the stored rows{where}, got "
-        f"others: {why}{changed}"
+        f"others: {why}{changes_of([maker])}"
     )

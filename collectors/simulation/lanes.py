@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, cast
 import gymnasium
 import numpy as np
 
-from ...buffers import End, Layout, Spec, Unprovable
+from ...buffers import End, Layout, Unprovable
 from ...buffers.base.memory_limit import bound_memory
 from ...buffers.spec.spec import flatten, unflatten
 from ...wrappers.env_results import EnvResults
@@ -49,19 +49,6 @@ class RowForm:
     stacked: frozenset[str]  # those of which the env returns stacks, and the newest frame is stored
     # The key in the info, and the value that means "not there"
     info: Mapping[str, tuple[str, np.ndarray]]
-
-    @classmethod
-    def of(cls, spec: Spec, missing: Mapping[str, np.ndarray], *, newest_only: bool) -> RowForm:
-        """The form of a Spec's rows; the env may return the newest frames alone, not stacks."""
-        # ``missing`` has the value that means "not there", for each info field by its name.
-        fields = spec.of_kind("observation")
-        return cls(
-            spec.observation,
-            spec.action,
-            tuple((each.name, each.numpy_dtype, each.shape) for each in fields),
-            frozenset(each.name for each in fields if each.stack > 1 and not newest_only),
-            {each.name: (each.key, missing[each.name]) for each in spec.of_kind("info")},
-        )
 
 
 @dataclass(frozen=True, slots=True)

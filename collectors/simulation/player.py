@@ -18,7 +18,6 @@ from .lanes import (
     Lanes,
     LanesInWorkers,
     PlayedPart,
-    RowForm,
     Segment,
     open_lanes,
 )
@@ -63,11 +62,9 @@ def played_status(name: str = "") -> Callable[[int, int], Status]:
     return status
 
 
-def report_after(
-    progress: Callable[[int, int], None], before: int, of: int, steps: int, _: int
-) -> None:
-    """Report the env steps of a player, which plays on after other ones."""
-    progress(before + steps, of)
+def steps_of(chains: Iterable[Chain]) -> int:
+    """Env steps of some chains."""
+    return sum(chain.steps for chain in chains)
 
 
 class Closing(Iterator[_T]):
@@ -106,8 +103,11 @@ class Player(Closing[PlayedRows]):
         # Number of chains to play at a time, each in a worker process; None is the number of cores.
         # One is played in this process, if the maker is given by the user.
         lanes: int | None = None,
-        # Called with the env steps so far, and of all chains
+        # Called with the env steps so far, and of all players
         progress: Callable[[int, int], None] | None = None,
+        *,
+        before: int = 0,  # env steps of the players before
+        all_steps: int | None = None,  # of all players; None: there is one
     ) -> None:
         chains = list(chains)
         if lanes is not None:
@@ -115,7 +115,8 @@ class Player(Closing[PlayedRows]):
         self._lanes = min(available_cores() if lanes is None else lanes, max(1, len(chains)))
         self._maker = maker
         self._progress = progress
-        self._steps, self._all_steps = 0, sum(chain.steps for chain in chains)
+        self._steps = before
+        self._all_steps = steps_of(chains) if all_steps is None else all_steps
         self._queue = sorted(chains, key=lambda chain: -chain.steps)[::-1]
         self._skipped: set[int] = set()
         # Of each piece of an episode but the last
@@ -129,9 +130,8 @@ class Player(Closing[PlayedRows]):
     def _run(self) -> Generator[PlayedRows]:
         if not self._queue:
             return
-        form = _form_of(self._maker)
-        is_bounded = not self._maker.is_given
-        lanes = open_lanes(self._maker.lane, form, self._lanes, is_bounded=is_bounded)
+        maker = self._maker
+        lanes = open_lanes(maker.lane, maker.form, self._lanes, is_bounded=not maker.is_given)
         try:
             parts = [self._parts_of_lane() for _ in range(lanes.count)]
             asked: list[list[_Part]] = []
@@ -173,20 +173,20 @@ class Player(Closing[PlayedRows]):
         """The parts of a chain, in order."""
         for number, one in enumerate(chain.plays):
             seed = chain.seed if number == 0 else None
-            actions = _Actions(one)
-            row, rows = 0, one.steps + 1
-            while row < rows:
+            rows = one.steps + 1
+            pieces = zip(
+                range(0, rows, self.piece_rows), one.actions(self.piece_rows), strict=False
+            )
+            for row, actions in pieces:
                 stop = min(row + self.piece_rows, rows)
-                count = stop - row - (row == 0)
                 segment = Segment(
                     stop - row,
-                    actions.next(count),
+                    actions,
                     is_begin=row == 0,
                     seed=seed if row == 0 else None,
                     options=self._maker.options(one.metadata) if row == 0 else None,
                 )
                 yield _Part(chain, one, row, segment, stop == rows)
-                row = stop
 
     def _results(self, parts: list[_Part], done: list[PlayedPart]) -> Iterator[PlayedRows]:
         for part, result in zip(parts, done, strict=True):
@@ -219,7 +219,7 @@ def check_repeats(chain: Chain, maker: EnvMaker, last: PlayedRows) -> None:
         segments.append(part.segment)
         if part.play is last.play and part.row >= last.first_row:
             break
-    lanes = open_lanes(maker.lane, _form_of(maker), 1, is_bounded=not maker.is_given)
+    lanes = open_lanes(maker.lane, maker.form, 1, is_bounded=not maker.is_given)
     try:
         lanes.ask(0, segments, name="repeats")
         if lanes.take(0):
@@ -233,10 +233,6 @@ def check_repeats(chain: Chain, maker: EnvMaker, last: PlayedRows) -> None:
     )
 
 
-def _form_of(maker: EnvMaker) -> RowForm:
-    return RowForm.of(maker.spec, maker.missing, newest_only=maker.gives_newest_only)
-
-
 @dataclass(frozen=True, slots=True)
 class _Part:
     chain: Chain
@@ -244,32 +240,3 @@ class _Part:
     row: int
     segment: Segment
     is_last: bool
-
-
-class _Actions:
-    """Hands out the actions of a play in pieces of any size."""
-
-    def __init__(self, one: Play) -> None:
-        self._names = one.spec_names
-        self._pieces = one.actions()
-        self._now: Mapping[str, np.ndarray] = {}
-        self._used = self._length = 0
-
-    def next(self, count: int) -> dict[str, np.ndarray]:
-        found: list[dict[str, np.ndarray]] = []
-        while count > 0:
-            if self._used == self._length:
-                self._now, self._used = next(self._pieces), 0
-                self._length = len(next(iter(self._now.values())))
-                continue
-            stop = min(self._used + count, self._length)
-            found.append({name: rows[self._used : stop] for name, rows in self._now.items()})
-            count -= stop - self._used
-            self._used = stop
-        if len(found) == 1:
-            return found[0]
-        return (
-            {name: np.concatenate([one[name] for one in found]) for name in self._names}
-            if found
-            else {}
-        )

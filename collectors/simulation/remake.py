@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import importlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
@@ -18,6 +18,7 @@ from gymnasium.envs.registration import EnvSpec
 from ...buffers import Field, Spec, Unprovable
 from ...buffers.base.number_checks import is_whole
 from ...buffers.base.optional_libraries import installed_version
+from ...buffers.base.untrusted_json import mapping_of
 from ...buffers.spec.space_json import space_to_json
 from ...wrappers.atari_settings import AtariSettings, find_game
 from ...wrappers.fixed_spaces import with_fixed_spaces
@@ -32,7 +33,7 @@ from .guard import (
     recorded_id,
     shortened,
 )
-from .lanes import AnyEnv, call_in_bounds
+from .lanes import AnyEnv, RowForm, call_in_bounds
 
 if TYPE_CHECKING:
     from ...wrappers.nes.env import Rom
@@ -72,6 +73,19 @@ class EnvMaker:
         """Make an env whose resets draw no seed of their own."""
         return with_fixed_spaces(self.make_lane())
 
+    @property
+    def form(self) -> RowForm:
+        """The form of the session's rows."""
+        fields = self.spec.of_kind("observation")
+        is_newest = self.gives_newest_only
+        return RowForm(
+            self.spec.observation,
+            self.spec.action,
+            tuple((each.name, each.numpy_dtype, each.shape) for each in fields),
+            frozenset(each.name for each in fields if each.stack > 1 and not is_newest),
+            {each.name: (each.key, self.missing[each.name]) for each in self.spec.of_kind("info")},
+        )
+
     def options(self, metadata: Mapping[str, object]) -> Mapping[str, object] | None:
         """Options of the reset that begins an episode with these metadata."""
         return {"noops": metadata["noops"]} if self.sets_noops else None
@@ -103,11 +117,11 @@ def maker_of(
     # Facts come from a file: no module is imported that they name. Ids must be registered, and
     # wrappers be Gymnasium's or Stepwell's, with arguments in the range of `guard`. An env that is
     # made by them is made in a process with bounds.
-    recipe = facts.get("recipe")
+    known = mapping_of(facts.get("recipe"))
     if isinstance(env, str) and _names_recorded(env, facts):
         env = None  # its module is imported now, and the facts say more than the id
-    if env is None and not (isinstance(recipe, Mapping) and set(recipe) - {"source"}):
-        source = recipe.get("source") if isinstance(recipe, Mapping) else None
+    if env is None and not set(known) - {"source"}:
+        source = known.get("source")
         origin = "" if source is None else f", as its rows were imported from {shortened(source)}"
         raise ValueError(
             f"the session has no recipe, from which its envs could be made{origin}: expected rows "
@@ -118,7 +132,6 @@ def maker_of(
             f"the rows went through vector wrappers {facts['vector_wrappers']}: expected those of "
             f"single envs; {CURE}"
         )
-    known = cast("Mapping[str, Any]", recipe if isinstance(recipe, Mapping) else {})
     kind = known.get("maker")
     missing = _missing_values(facts, spec)
     base = partial(EnvMaker, spec, missing, facts)
@@ -130,7 +143,7 @@ def maker_of(
         raise ValueError(f"rom: expected envs of make_nes, got {kind}; leave it out")
     if env is not None:
         make = _given(env)
-        maker = base(make, partial(_unseeded, make), is_given=True)
+        maker = base(make, partial(unseeded, make), is_given=True)
     elif kind == "make_atari":
         maker = _atari(base, known, spec, backend)
     elif kind == "make_nes":
@@ -142,8 +155,13 @@ def maker_of(
         )
     else:
         maker = _registered(base, facts, known)
-    if is_checked or maker.is_given:
-        _check(maker, known)
+    if maker.is_given:
+        _check_made(maker, known)
+    elif is_checked:
+        try:
+            call_in_bounds(partial(_check_made, maker, known))
+        except Unprovable as error:
+            raise ValueError(f"the env cannot be made again: {error}") from None
     return maker
 
 
@@ -183,7 +201,7 @@ def _atari(
 
         check_buildable(settings)
         make = partial(atari_env, settings)
-        lane = partial(_fused_env, settings) if is_stacked else partial(_unseeded, make)
+        lane = partial(_fused_env, settings) if is_stacked else partial(unseeded, make)
         # Of a stack the newest frame is stored: a lane plays faster without stacking.
         newest_only = is_stacked
     # A version of stepwell that reads the settings otherwise would play another game.
@@ -276,8 +294,7 @@ def _nes(
 ) -> EnvMaker:
     from ...wrappers.nes.cartridge import Cartridge
 
-    known = recipe.get("cartridge")
-    cartridge = cast("Mapping[str, Any]", known if isinstance(known, Mapping) else {})
+    cartridge = mapping_of(recipe.get("cartridge"))
     if rom is None:
         raise ValueError(
             f"the rows are of the NES cartridge {cartridge.get('name')!r} (SHA-256 "
@@ -299,7 +316,7 @@ def _nes(
     size = None if recipe.get("ram_obs") else recipe.get("size")
     _check_picture(spec, recipe.get("frame_stack"), tuple(size) if isinstance(size, list) else size)
     make = partial(_nes_env, read, dict(recipe))
-    return base(make, partial(_unseeded, make))
+    return base(make, partial(unseeded, make))
 
 
 def _nes_env(cartridge: Any, recipe: Mapping[str, Any]) -> AnyEnv:
@@ -393,7 +410,7 @@ def _registered(
     if not isinstance(text, str):
         raise ValueError(f"{_why_no_spec(recipe)}; {CURE}")
     make = partial(_made_of, checked_spec(text, facts.get("env_module")))
-    return base(make, partial(_unseeded, make))
+    return base(make, partial(unseeded, make))
 
 
 def _made_of(spec: EnvSpec) -> AnyEnv:
@@ -428,7 +445,7 @@ def _why_no_spec(recipe: Mapping[str, Any]) -> str:
     )
 
 
-def _unseeded(make: Callable[[], AnyEnv]) -> AnyEnv:
+def unseeded(make: Callable[[], AnyEnv]) -> AnyEnv:
     """An env whose resets draw no seed of their own: episodes begin with the seeds of the store."""
     env = make()
     while isinstance(env, SeededResets):
@@ -437,17 +454,6 @@ def _unseeded(make: Callable[[], AnyEnv]) -> AnyEnv:
 
 
 # Comparison with the facts.
-
-
-def _check(maker: EnvMaker, recipe: Mapping[str, Any]) -> None:
-    """Make an env, and compare it with the facts."""
-    if maker.is_given:
-        _check_made(maker, recipe)
-        return
-    try:
-        call_in_bounds(partial(_check_made, maker, recipe))
-    except Unprovable as error:
-        raise ValueError(f"the env cannot be made again: {error}") from None
 
 
 def _check_made(maker: EnvMaker, recipe: Mapping[str, Any]) -> None:
@@ -524,12 +530,12 @@ def _check_spaces(maker: EnvMaker, env: AnyEnv) -> None:
                 raise _other(name, was and _form(was), new and _form(new))
     if (maker.spec.observation, maker.spec.action) != (found.observation, found.action):
         raise _other("structure", maker.spec.observation, found.observation)
-    stored_spaces = maker.facts.get("spaces")
-    if isinstance(stored_spaces, Mapping):
-        pairs = (("observation", env.observation_space), ("action", env.action_space))
-        for name, space in pairs:
-            stored_space, made = stored_spaces.get(name), space_to_json(space)
-            if stored_space is not None and json.dumps(stored_space) != json.dumps(made):
+    stored_spaces = mapping_of(maker.facts.get("spaces"))
+    for name, space in (("observation", env.observation_space), ("action", env.action_space)):
+        stored_space = stored_spaces.get(name)
+        if stored_space is not None:
+            made = space_to_json(space)
+            if json.dumps(stored_space) != json.dumps(made):
                 raise _other(f"{name} space", shortened(stored_space), shortened(made))
 
 
@@ -549,8 +555,7 @@ def _other(name: str, expected: object, got: object) -> ValueError:
 
 def _missing_values(facts: Mapping[str, object], spec: Spec) -> dict[str, np.ndarray]:
     """The value that means "not there" of each info field; guessed where facts lack it."""
-    stored = facts.get("missing")
-    known = cast("Mapping[str, Any]", stored if isinstance(stored, Mapping) else {})
+    known = mapping_of(facts.get("missing"))
     found: dict[str, np.ndarray] = {}
     for field in spec.of_kind("info"):
         dtype = field.numpy_dtype
@@ -568,19 +573,23 @@ def _missing_values(facts: Mapping[str, object], spec: Spec) -> dict[str, np.nda
     return found
 
 
+def changes_of(makers: Iterable[EnvMaker]) -> str:
+    """The changes since sessions were recorded, as the end of a sentence; empty for none."""
+    changed = ", ".join(each for maker in makers for each in maker.differences)
+    return f"; since then changed: {changed}" if changed else ""
+
+
 def changed_since(facts: Mapping[str, object]) -> list[str]:
     """The versions and facts of the machine in facts of a session that are others now."""
     found: list[str] = []
-    stored = facts.get("versions")
-    versions = cast("Mapping[str, Any]", stored if isinstance(stored, Mapping) else {})
-    for name, was in sorted(versions.items())[:_MOST_VERSIONS]:  # each is looked for on disk
+    for name, was in sorted(mapping_of(facts.get("versions")).items())[:_MOST_VERSIONS]:
+        # Each is looked for on disk.
         now = installed_version(str(name)) or "not installed"
         if was != now:
             found.append(f"{name} {was!s:.80}, now {now}")
-    machine = facts.get("machine")
-    if isinstance(machine, Mapping):
-        for name, now in machine_facts().items():
-            was = machine.get(name)
-            if was is not None and was != now:
-                found.append(f"{name} {was!s:.80}, now {now}")
+    machine = mapping_of(facts.get("machine"))
+    for name, now in machine_facts().items():
+        was = machine.get(name)
+        if was is not None and was != now:
+            found.append(f"{name} {was!s:.80}, now {now}")
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -13,6 +13,8 @@ import numpy as np
 from ...buffers import Chunk, End, SequenceReplayBuffer, Unprovable
 from ...buffers.base.number_checks import check_whole, whole_number
 from ...buffers.base.progress import Progress, check_progress, progress_function
+from ...buffers.curation.episode_writer import check_replay
+from ...buffers.curation.stored_episode import StoredEpisode
 from ...buffers.provenance.chains import Chain, Play, chains_of
 from ...buffers.storage.joined import ID_BITS, JoinedStorage
 from ...buffers.storage.protocol import Storage
@@ -22,7 +24,7 @@ from .player import (
     Player,
     check_repeats,
     played_status,
-    report_after,
+    steps_of,
 )
 from .remake import AtariBackend, EnvMaker, EnvSource, maker_of
 
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 Reason: TypeAlias = Literal["equal", "differs", "unreachable"]
 
 _SAMPLE_SEED = 0
+_NOT_COUNTED = "the no-ops before it, or before one that leads to it, were not counted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,17 +116,12 @@ def resimulate(
         >>> [proof.reason for proof in resimulate(replay, lanes=1)]
         ['equal', 'equal', 'equal']
     """
-    if not isinstance(replay, SequenceReplayBuffer):
-        raise TypeError(f"replay: expected a SequenceReplayBuffer, got {type(replay).__name__}")
+    check_replay("replay", replay)
     if lanes is not None:
         check_whole("lanes", lanes, 1)
     check_progress(progress)
-    plan = _Plan(replay.storage, episodes, sample)
-    jobs = [
-        (chains, maker_of(facts, replay.spec, env=env, rom=rom, backend=backend))
-        for facts, chains in by_env(plan.chains, plan.is_wanted)
-    ]
-    return Resimulation(plan, jobs, lanes, progress)
+    make = partial(maker_of, spec=replay.spec, env=env, rom=rom, backend=backend)
+    return Resimulation(replay.storage, episodes, sample, make, lanes, progress)
 
 
 class Resimulation(Closing[EpisodeProof]):
@@ -131,70 +129,108 @@ class Resimulation(Closing[EpisodeProof]):
 
     def __init__(
         self,
-        plan: _Plan,
-        jobs: Sequence[tuple[list[Chain], EnvMaker]],
+        storage: Storage,
+        episodes: Iterable[int] | None,
+        sample: int | None,
+        make: Callable[[Mapping[str, object]], EnvMaker],  # of the facts of a session
         lanes: int | None,
         progress: Progress[int, int],
     ) -> None:
-        self.makers = [maker for _, maker in jobs]  # of the envs that are played
-        self.episodes = len(plan.wanted)  # number of them that are to be proved
-        # Env steps that are played for them
-        self.steps = sum(chain.steps for chains, _ in jobs for chain in chains)
-        self._plan, self._jobs, self._lanes, self._progress = plan, jobs, lanes, progress
-        super().__init__(self._run())
-
-    def _run(self) -> Generator[EpisodeProof]:
-        plan, before = self._plan, 0
-        yield from plan.unreachable
-        with progress_function(self._progress, played_status()) as function:
-            for chains, maker in self._jobs:
-                report = function and partial(report_after, function, before, self.steps)
-                playable = [one for one in map(partial(_playable, maker), chains) if one.plays]
-                done: set[int] = set()
-                try:
-                    with Player(playable, maker, self._lanes, report) as player:
-                        for proof in _proofs(player, maker, plan):
-                            done.add(proof.episode)
-                            yield proof
-                except Unprovable as error:
-                    yield from _left(playable, plan, done, str(error))
-                for chain in chains:
-                    yield from _not_playable(chain, maker, plan)
-                before += sum(chain.steps for chain in chains)
-
-
-class _Plan:
-    """The episodes that are to be proved, and the chains that lead to them."""
-
-    def __init__(
-        self, storage: Storage, episodes: Iterable[int] | None, sample: int | None
-    ) -> None:
-        self._ids: dict[int, int] = {}  # by the identity of a StoredEpisode
-        self.chains: list[Chain] = []
+        self._lanes, self._progress = lanes, progress
+        self._ids: dict[StoredEpisode, int] = {}
+        all_chains: list[Chain] = []
         lost: list[EpisodeProof] = []
         parts = storage.storages if isinstance(storage, JoinedStorage) else (storage,)
         for number, part in enumerate(parts):
             chains, unreachable = chains_of(part)
-            self.chains += chains
+            all_chains += chains
             found = [one.episode for chain in chains for one in chain.plays]
             for episode in [*found, *(one.episode for one in unreachable)]:
-                self._ids[id(episode)] = (number << ID_BITS) + episode.id
+                self._ids[episode] = (number << ID_BITS) + episode.id
             lost += [
-                EpisodeProof(
-                    self._ids[id(one.episode)], one.episode.rows, "unreachable", None, one.why
-                )
-                for one in unreachable
+                EpisodeProof(self._ids[one], one.rows, "unreachable", None, why)
+                for one, why in unreachable
             ]
-        self.wanted = _chosen(set(self._ids.values()), episodes, sample)
-        self.unreachable = [proof for proof in lost if proof.episode in self.wanted]
+        self._wanted = chosen_ids(set(self._ids.values()), episodes, sample)
+        self._lost = [proof for proof in lost if proof.episode in self._wanted]
+        self._jobs = [
+            (chains, make(facts)) for facts, chains in by_env(all_chains, self._is_wanted)
+        ]
+        self.makers = [maker for _, maker in self._jobs]  # of the envs that are played
+        self.episodes = len(self._wanted)  # number of them that are to be proved
+        # Env steps that are played for them
+        self.steps = sum(steps_of(chains) for chains, _ in self._jobs)
+        super().__init__(self._run())
 
-    def id_of(self, one: Play) -> int:
+    def _run(self) -> Generator[EpisodeProof]:
+        before = 0
+        yield from self._lost
+        with progress_function(self._progress, played_status()) as report:
+            for chains, maker in self._jobs:
+                playable = [one for one in map(partial(_playable, maker), chains) if one.plays]
+                done: set[int] = set()
+                try:
+                    with Player(
+                        *(playable, maker, self._lanes, report), before=before, all_steps=self.steps
+                    ) as player:
+                        for proof in self._proofs(player, maker):
+                            done.add(proof.episode)
+                            yield proof
+                except Unprovable as error:
+                    plays = [one for chain in playable for one in chain.plays]
+                    left = [one for one in plays if self._id_of(one) not in done]
+                    yield from self._unreachable(left, str(error))
+                for chain in chains:
+                    count = len(_playable(maker, chain).plays)
+                    yield from self._unreachable(chain.plays[count:], _NOT_COUNTED)
+                before += steps_of(chains)
+
+    def _proofs(self, player: Player, maker: EnvMaker) -> Iterator[EpisodeProof]:
+        """Compare all rows that the player hands out."""
+        is_checked = False
+        comparisons: dict[int, Comparison] = {}
+        for rows in player:
+            one = rows.play
+            comparison = comparisons.get(id(one))
+            if comparison is None:
+                comparison = comparisons[id(one)] = Comparison(one, maker, player.piece_rows)
+            difference, why = comparison.compare(rows)
+            if difference is None:
+                if rows.is_last:
+                    del comparisons[id(one)]
+                    if self._is_wanted(one):
+                        yield self._proof(one, "equal", None, comparison.note)
+                continue
+            del comparisons[id(one)]
+            player.skip(rows.chain)
+            if not is_checked:
+                check_repeats(rows.chain, maker, rows)
+                is_checked = True
+            if self._is_wanted(one):
+                yield self._proof(one, "differs", difference, why)
+            plays = rows.chain.plays
+            place = next(k for k, each in enumerate(plays) if each is one)
+            why = f"episode {self._id_of(one)}, which leads to it, differs"
+            yield from self._unreachable(plays[place + 1 :], why)
+
+    def _id_of(self, one: Play) -> int:
         """Id of the episode of a play."""
-        return self._ids[id(one.episode)]
+        return self._ids[one.episode]
 
-    def is_wanted(self, one: Play) -> bool:
+    def _is_wanted(self, one: Play) -> bool:
         """The episode is to be proved."""
-        return self.id_of(one) in self.wanted
+        return self._id_of(one) in self._wanted
+
+    def _proof(
+        self, one: Play, reason: Reason, difference: tuple[str, int] | None, why: str
+    ) -> EpisodeProof:
+        """The result for the episode of a play."""
+        return EpisodeProof(self._id_of(one), one.episode.rows, reason, difference, why)
+
+    def _unreachable(self, plays: Iterable[Play], why: str) -> Iterator[EpisodeProof]:
+        """The results for those of some plays that are wanted, and cannot be played again."""
+        for one in filter(self._is_wanted, plays):
+            yield self._proof(one, "unreachable", None, why)
 
 
 def by_env(
@@ -212,7 +248,9 @@ def by_env(
     return list(found.values())
 
 
-def _chosen(ids: set[int], episodes: Iterable[int] | None, sample: int | None) -> set[int]:
+def chosen_ids(
+    ids: set[int], episodes: Iterable[int] | None, sample: int | None = None
+) -> set[int]:
     """The ids that are asked for, all of them stored."""
     if episodes is not None:
         asked = {whole_number("episodes", one, 0) for one in episodes}
@@ -234,58 +272,6 @@ def _playable(maker: EnvMaker, chain: Chain) -> Chain:
     """The chain up to the first episode of which it is not known how it began."""
     count = next((k for k, one in enumerate(chain.plays) if not maker.can_begin(one.metadata)), -1)
     return chain if count < 0 else replace(chain, plays=chain.plays[:count])
-
-
-def _not_playable(chain: Chain, maker: EnvMaker, plan: _Plan) -> Iterator[EpisodeProof]:
-    why = "the no-ops before it, or before one that leads to it, were not counted"
-    for one in chain.plays[len(_playable(maker, chain).plays) :]:
-        if plan.is_wanted(one):
-            yield EpisodeProof(plan.id_of(one), one.episode.rows, "unreachable", None, why)
-
-
-def _left(chains: Iterable[Chain], plan: _Plan, done: set[int], why: str) -> Iterator[EpisodeProof]:
-    """The episodes that were not done when their env turned out to be one that proves nothing."""
-    for one in (one for chain in chains for one in chain.plays if plan.is_wanted(one)):
-        if plan.id_of(one) not in done:
-            yield EpisodeProof(plan.id_of(one), one.episode.rows, "unreachable", None, why)
-
-
-def _proofs(player: Player, maker: EnvMaker, plan: _Plan) -> Iterator[EpisodeProof]:
-    """Compare all rows that the player hands out."""
-    is_checked = False
-    comparisons: dict[int, Comparison] = {}
-    for rows in player:
-        one = rows.play
-        comparison = comparisons.get(id(one))
-        if comparison is None:
-            comparison = comparisons[id(one)] = Comparison(one, maker, player.piece_rows)
-        difference, why = comparison.compare(rows)
-        if difference is None:
-            if rows.is_last:
-                del comparisons[id(one)]
-                if plan.is_wanted(one):
-                    yield EpisodeProof(
-                        plan.id_of(one), one.episode.rows, "equal", None, comparison.note
-                    )
-            continue
-        del comparisons[id(one)]
-        player.skip(rows.chain)
-        if not is_checked:
-            check_repeats(rows.chain, maker, rows)
-            is_checked = True
-        if plan.is_wanted(one):
-            yield EpisodeProof(plan.id_of(one), one.episode.rows, "differs", difference, why)
-        yield from _after(rows, plan)
-
-
-def _after(rows: PlayedRows, plan: _Plan) -> Iterator[EpisodeProof]:
-    """The episodes of a chain after one that differs."""
-    plays = rows.chain.plays
-    place = next(k for k, one in enumerate(plays) if one is rows.play)
-    why = f"episode {plan.id_of(rows.play)}, which leads to it, differs"
-    for one in plays[place + 1 :]:
-        if plan.is_wanted(one):
-            yield EpisodeProof(plan.id_of(one), one.episode.rows, "unreachable", None, why)
 
 
 class Comparison:

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import heapq
 import json
 import math
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import islice, repeat
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 
-from ...curation.selection import EpisodeSelection, format_ids, number_of
+from ...curation.selection import EpisodeSelection, format_ids
 from ...curation.stored_episode import StoredEpisode
 from ...pictures.encode import block_size, sprite, webp
 from ...rows.episode import End
-from ..curves import curve_names, curves, values_at
-from ..episode_table import EpisodeTable, end_word, shown
+from ..curves import curves, values_at
+from ..episode_table import end_word, order_of, shown
 from ..histograms import action_counts, course, histogram
 from ..render import film_strip
-from .export import MOST_FRAMES, MOST_PIXELS, MOST_SCALE, ClipRequest, ExportRequest, Exports
+from .export import MOST_FRAMES, MOST_PIXELS, MOST_SCALE, ClipRequest, Exports
 from .query import (
     FILTER_WORDS,
     BadRequest,
@@ -34,20 +32,11 @@ from .stores import OpenStore, ServedStore, Stores
 
 _FIXED = ("store", "id", "first_row", "stream", "steps", "return", "end")
 _MOST_KEYS, _MOST_SESSIONS = 24, 50
-_MOST_COUNT, _MOST_POINTS, _MOST_NAMES = 1_000, 4_096, 64
+_MOST_COUNT, _MOST_POINTS = 1_000, 4_096
 _MOST_ROW = 10**15
 _ACTION_ROWS = 200_000
 _BINS, _TIMELINE_POINTS = 32, 500
 _STRIP_FRAMES, _STRIP_SIDE = 8, 96  # pixels of the longer side of a frame
-_SORTED_LENGTH = 256  # of texts, as in `EpisodeTable.order`
-_COLUMNS = {
-    "id": "ids",
-    "stream": "streams",
-    "first_row": "first_rows",
-    "steps": "steps",
-    "return": "returns",
-}
-
 
 _NOTHING: Mapping[str, object] = {
     "env": "",
@@ -211,23 +200,16 @@ class Answers:
     def curves(self, number: int, episode_id: int, words: QueryParameters) -> dict[str, object]:
         """Values of some rows."""
         opened = self._opened(number)
-        names = words.all("name")
-        if len(names) > _MOST_NAMES:
-            raise BadRequest(f"name: expected at most {_MOST_NAMES} curves, got {len(names)}")
         points = words.whole("points", 1000, 1, _MOST_POINTS)
         with opened.reading():
             episode = opened.table.episode(_place(opened, episode_id, words))
             first, last = episode.first_row, episode.first_row + episode.rows
             begin = words.whole("begin", first, first, last - 1)
             stop = words.whole("stop", last, begin + 1, last)
-            known = set(curve_names(opened.spec))
-            for name in names:
-                if name not in known and name.partition("[")[0] not in opened.spec.names:
-                    raise BadRequest(f"name: there is no curve {name[:80]!r}")
             try:
-                return curves(episode, names, begin, stop, points)
+                return curves(episode, words.all("name"), begin, stop, points)
             except ValueError as error:
-                raise BadRequest(str(error)) from error
+                raise BadRequest(f"name: {error}") from error
 
     def values(
         self, number: int, episode_id: int, row: int, words: QueryParameters
@@ -318,9 +300,7 @@ class Answers:
         opened = store.opened
         with opened.reading():
             chosen = _select(store, opened, selection)
-        return exports.begin(
-            ExportRequest(wish.get("name"), store, chosen.opened, chosen.places, selection)
-        )
+        return exports.begin(wish.get("name"), store, opened, chosen.places, selection)
 
     def _store(self, number: int) -> ServedStore:
         if not 0 <= number < len(self._stores.stores):
@@ -434,66 +414,14 @@ def _page(
     # Equal ones stay in the order of the stores, and of their tables.
     if not chosen:
         return []
+    numbers = np.repeat(np.arange(len(chosen)), [len(each.places) for each in chosen])
     if sort == "store":
-        lists = [each.places for each in chosen]
-        numbers = np.repeat(np.arange(len(chosen)), list(map(len, lists)))
-        order = np.argsort(-numbers if descending else numbers, kind="stable")
+        values = numbers
     else:
-        # The places of each store in order; those of several are merged.
-        lists = [
-            each.opened.table.order(each.places, sort, descending=descending) for each in chosen
-        ]
-        numbers = np.repeat(np.arange(len(chosen)), list(map(len, lists)))
-        tables = [each.opened.table for each in chosen]
-        if len(chosen) == 1:
-            order = np.arange(len(numbers))
-        elif sort in _COLUMNS:
-            values = np.concatenate(
-                [
-                    getattr(table, _COLUMNS[sort])[each]
-                    for table, each in zip(tables, lists, strict=True)
-                ]
-            )
-            order = np.argsort(-values if descending else values, kind="stable")
-        else:
-            return _merged(tables, lists, sort, descending, start, count)
-    page = order[start : start + count]
-    places = np.concatenate(lists)[page]
+        values = np.concatenate([each.opened.table.column(sort, each.places) for each in chosen])
+    page = order_of(values, descending=descending)[start : start + count]
+    places = np.concatenate([each.places for each in chosen])[page]
     return [*zip(numbers[page].tolist(), places.tolist(), strict=True)]
-
-
-def _merged(
-    tables: Sequence[EpisodeTable],
-    lists: Sequence[np.ndarray],
-    sort: str,
-    descending: bool,
-    start: int,
-    count: int,
-) -> list[tuple[int, int]]:
-    """`_page` for a value that is read episode by episode, only as far as the page reaches."""
-
-    def value(item: tuple[int, int]) -> tuple[int, Any]:
-        table, place = tables[item[0]], item[1]
-        if sort == "end":
-            return _key(end_word(int(table.ends[place])), descending)
-        return _key(table.metadata(place).get(sort), descending)
-
-    pairs = (
-        zip(repeat(number), places.tolist(), strict=False) for number, places in enumerate(lists)
-    )
-    return [*islice(heapq.merge(*pairs, key=value), start, start + count)]
-
-
-def _key(value: object, descending: bool) -> tuple[int, Any]:
-    """The key to sort a value by, as `EpisodeTable.order` does: numbers, texts, all others."""
-    number = number_of(value)
-    if number is not None:
-        return 0, -number if descending else number
-    if not isinstance(value, str):
-        return 2, 0
-    text = value[:_SORTED_LENGTH]
-    # The end is above every character, so that the longer of two comes first.
-    return 1, (*(-ord(one) for one in text), 1) if descending else text
 
 
 def json_bytes(value: object) -> bytes:

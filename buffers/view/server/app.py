@@ -10,7 +10,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import uvicorn
 from starlette.applications import Starlette
@@ -72,19 +72,26 @@ class App:
         self._is_closed = False
         self._is_closing = asyncio.Event()
         self._files = {path.name: path for path in _PAGE.iterdir() if path.suffix in _KINDS}
+        answers, asked = self._answers, self._asked
+        chosen = ("store", *FILTER_WORDS)
+        shown = ("tag", "rows", "first_row")
         routes = {
-            "/": self._index,
+            "/": self._file,
             "/page/{name}": self._file,
             "/api/stores": self._all_stores,
-            "/api/episodes": self._episodes,
-            "/api/episodes/{store}/{id}": self._episode,
-            "/api/histograms": self._histograms,
-            "/api/timeline": self._timeline,
-            "/api/curves/{store}/{id}": self._curves,
-            "/api/values/{store}/{id}/{row}": self._values,
-            "/api/ids": self._ids,
-            "/frames/{store}/{id}/{field}/{block}.webp": self._sprite,
-            "/strip/{store}/{id}.webp": self._strip,
+            "/api/episodes": asked(answers.episodes, "sort", "order", "start", "count", *chosen),
+            "/api/episodes/{store}/{id}": asked(answers.episode, "first_row"),
+            "/api/histograms": asked(answers.histograms, *chosen),
+            "/api/timeline": asked(answers.timeline, *chosen),
+            "/api/curves/{store}/{id}": asked(
+                answers.curves, "name", "begin", "stop", "points", "first_row"
+            ),
+            "/api/values/{store}/{id}/{row}": asked(answers.values, "first_row"),
+            "/api/ids": asked(answers.ids, *chosen, respond=_list_of_ids),
+            "/frames/{store}/{id}/{field}/{block}.webp": asked(
+                answers.sprite, *shown, respond=_picture
+            ),
+            "/strip/{store}/{id}.webp": asked(answers.strip, *shown, respond=_picture),
             "/clip/{store}/{id}.{kind}": self._clip,
             "/events": self._events,
             _EXPORTS: self._export,
@@ -128,14 +135,22 @@ class App:
 
         return await asyncio.get_running_loop().run_in_executor(self._pool, call)
 
-    async def _index(self, request: Request) -> Response:
-        return self._file_response(request, "index.html")
+    def _asked(
+        self,
+        function: Callable[..., Any],  # of the numbers in the address, and of its words
+        *known: str,  # names of these words
+        respond: Callable[[Any], Response] | None = None,  # to what it returns; None: as JSON
+    ) -> _Endpoint:
+        """An endpoint that answers one question about the stores."""
+
+        async def answer(request: Request) -> Response:
+            words = _words(request, *known)
+            return (respond or _json)(await self._read(function, *_numbers(request), words))
+
+        return answer
 
     async def _file(self, request: Request) -> Response:
-        return self._file_response(request, request.path_params["name"])
-
-    def _file_response(self, request: Request, name: str) -> Response:
-        path = self._files.get(name)
+        path = self._files.get(request.path_params.get("name", "index.html"))
         if path is None:
             raise HTTPException(404)
         data = path.read_bytes()
@@ -146,63 +161,14 @@ class App:
         return Response(data, headers=headers, media_type=_KINDS[path.suffix])
 
     async def _all_stores(self, request: Request) -> Response:
-        QueryParameters.of_query(request.scope["query_string"], ())
+        _words(request)
         version = self._stores.version
         found = await self._read(self._answers.stores)
         exports = self._exports.folder_text
         return _json({"version": version, "stores": found, "exports": exports})
 
-    async def _episodes(self, request: Request) -> Response:
-        words = self._words(request, "sort", "order", "start", "count", "store", *FILTER_WORDS)
-        return _json(await self._read(self._answers.episodes, words))
-
-    async def _episode(self, request: Request) -> Response:
-        words = self._words(request, "first_row")
-        return _json(
-            await self._read(self._answers.episode, *_numbers(request, "store", "id"), words)
-        )
-
-    async def _histograms(self, request: Request) -> Response:
-        words = self._words(request, "store", *FILTER_WORDS)
-        return _json(await self._read(self._answers.histograms, words))
-
-    async def _timeline(self, request: Request) -> Response:
-        words = self._words(request, "store", *FILTER_WORDS)
-        return _json(await self._read(self._answers.timeline, words))
-
-    async def _curves(self, request: Request) -> Response:
-        words = self._words(request, "name", "begin", "stop", "points", "first_row")
-        return _json(
-            await self._read(self._answers.curves, *_numbers(request, "store", "id"), words)
-        )
-
-    async def _values(self, request: Request) -> Response:
-        words = self._words(request, "first_row")
-        numbers = _numbers(request, "store", "id", "row")
-        return _json(await self._read(self._answers.values, *numbers, words))
-
-    async def _ids(self, request: Request) -> Response:
-        words = self._words(request, "store", *FILTER_WORDS)
-        text = await self._read(self._answers.ids, words)
-        return Response(
-            text.encode("utf-8", "backslashreplace"),
-            media_type="text/plain; charset=utf-8",
-            headers={"content-disposition": 'attachment; filename="episodes.txt"'},
-        )
-
-    async def _sprite(self, request: Request) -> Response:
-        words = self._words(request, "tag", "rows", "first_row")
-        numbers = _numbers(request, "store", "id", "field", "block")
-        data = await self._read(self._answers.sprite, *numbers, words)
-        return Response(data, media_type="image/webp", headers={"cache-control": _FOR_EVER})
-
-    async def _strip(self, request: Request) -> Response:
-        words = self._words(request, "tag", "rows", "first_row")
-        data = await self._read(self._answers.strip, *_numbers(request, "store", "id"), words)
-        return Response(data, media_type="image/webp", headers={"cache-control": _FOR_EVER})
-
     async def _clip(self, request: Request) -> Response:
-        words = self._words(request, "field", "begin", "stop", "fps", "scale", "first_row")
+        words = _words(request, "field", "begin", "stop", "fps", "scale", "first_row")
         numbers = _numbers(request, "store", "id")
         kind = request.path_params["kind"]
         if kind not in _CLIPS:
@@ -237,7 +203,7 @@ class App:
         self._streams += 1
         ends = [
             asyncio.create_task(_disconnected(receive)),
-            asyncio.create_task(self._closed()),
+            asyncio.create_task(self._is_closing.wait()),
         ]
         shown, silent = -1, 0.0
         try:
@@ -256,9 +222,6 @@ class App:
             for each in ends:
                 each.cancel()
 
-    async def _closed(self) -> None:
-        await self._is_closing.wait()
-
     async def _bug(self, request: Request, error: Exception) -> Response:
         self._on_bug(error)
         return _error(500, "a bug in stepwell view: its terminal shows the error")
@@ -268,9 +231,6 @@ class App:
             return _json({"exports": self._exports.jobs()})
         wish = await _body(request)
         return _json(await self._read(self._answers.export, wish, self._exports), 202)
-
-    def _words(self, request: Request, *known: str) -> QueryParameters:
-        return QueryParameters.of_query(request.scope["query_string"], known)
 
 
 class _Stream(Response):
@@ -322,6 +282,18 @@ def _json(value: object, status: int = 200) -> Response:
     return Response(json_bytes(value), status, media_type="application/json")
 
 
+def _picture(data: bytes) -> Response:
+    return Response(data, media_type="image/webp", headers={"cache-control": _FOR_EVER})
+
+
+def _list_of_ids(text: str) -> Response:
+    return Response(
+        text.encode("utf-8", "backslashreplace"),
+        media_type="text/plain; charset=utf-8",
+        headers={"content-disposition": 'attachment; filename="episodes.txt"'},
+    )
+
+
 def _error(status: int, sentence: str) -> Response:
     return _json({"error": " ".join(sentence.split())[:1000]}, status)
 
@@ -334,9 +306,15 @@ async def _refused(request: Request, error: Exception) -> Response:
     )
 
 
+def _words(request: Request, *known: str) -> QueryParameters:
+    return QueryParameters.of_query(request.scope["query_string"], known)
+
+
 def _numbers(request: Request, *names: str) -> list[int]:
+    """The numbers in the address, all of them where no names are given."""
+    found = request.path_params
     try:
-        return [whole(name, request.path_params[name], 0, _MOST_NUMBER) for name in names]
+        return [whole(name, found[name], 0, _MOST_NUMBER) for name in names or found]
     except ValueError:
         raise HTTPException(404) from None
 

@@ -31,17 +31,6 @@ _MOST_WAITING, _MOST_JOBS = 8, 100
 _STOP_SECONDS = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class ExportRequest:
-    """The episodes that a user wants in a new store."""
-
-    name: object  # of the new store, unchecked
-    store: ServedStore
-    opened: OpenStore
-    places: np.ndarray  # in the table
-    selection: EpisodeSelection  # the filter that chose them, noted in the new store
-
-
 class _Stopped(Exception):
     """The server ends."""
 
@@ -104,20 +93,25 @@ class Exports:
         with self._lock:
             return [job.to_json() for job in reversed(self._jobs)]
 
-    def begin(self, wish: ExportRequest) -> dict[str, object]:
+    def begin(
+        self,
+        wanted: object,  # the name of the new store, unchecked
+        store: ServedStore,
+        opened: OpenStore,
+        places: np.ndarray,  # in its table
+        selection: EpisodeSelection,  # that chose them, noted in the new store
+    ) -> dict[str, object]:
         """Begin an export, or let it wait for the one before."""
-        name, target = self._target(wish.name)
-        table = wish.opened.table
-        if not len(wish.places):
+        name, target = self._target(wanted)
+        if not len(places):
             raise BadRequest("filter: expected at least one episode, got none: choose others")
         # Places change when the table follows the writer, and the copy may have to wait: it knows
         # its episodes by their ids and first rows.
-        chosen = frozenset(
-            zip(
-                table.ids[wish.places].tolist(), table.first_rows[wish.places].tolist(), strict=True
-            )
+        ids, first_rows = (
+            each[places].tolist() for each in (opened.table.ids, opened.table.first_rows)
         )
-        conditions = wish.selection.to_json()
+        chosen = frozenset(zip(ids, first_rows, strict=True))
+        conditions = selection.to_json()
         facts: dict[str, object] = {
             "command": "filter",
             **({"conditions": conditions} if conditions else {}),
@@ -129,14 +123,8 @@ class Exports:
                 raise BadRequest(f"name: {name} is being written already; choose another name")
             self._made += 1
             job = _Job(
-                self._made,
-                name,
-                target,
-                wish.store.path,
-                wish.opened.id,
-                chosen,
-                facts,
-                wish.store.index,
+                *(self._made, name, target, store.path, opened.id),
+                *(chosen, facts, store.index),
             )
             self._jobs.append(job)
             self._waiting.append(job)
@@ -294,10 +282,6 @@ class Clips:
 
         check(0, 0)
         path = Path(self._folder.name) / f"{secrets.token_hex(8)}.{kind}"
-        self._render(wish, path, check)
-        return path
-
-    def _render(self, wish: ClipRequest, path: Path, check: Callable[[int, int], None]) -> None:
         try:
             render(
                 wish.path,
@@ -313,3 +297,4 @@ class Clips:
             raise
         except (ValueError, ImportError) as error:
             raise BadRequest(str(error)) from error
+        return path
