@@ -18,7 +18,6 @@ _SHORT_SECONDS = 20.0
 class Asked(NamedTuple):
     """A call of an actor that has not answered yet."""
 
-    actor: Actor
     place: int
     method: str
     group: int  # that it is about; -1 for none
@@ -148,7 +147,7 @@ class ActorPool:
         assert one.actor is not None
         is_piece = method in ("advance", "finish")
         answer = self._engine.call(one.actor, method, *arguments, parts=2 if is_piece else 1)
-        asked = Asked(one.actor, place, method, group, attempt, self._clock())
+        asked = Asked(place, method, group, attempt, self._clock())
         one.queue.append((answer, asked))
         one.pieces += is_piece
 

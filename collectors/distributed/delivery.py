@@ -7,15 +7,13 @@ import datetime
 import enum
 import heapq
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from ...buffers import SequenceReplayBuffer, Spec
 from ...buffers.base.untrusted_json import items, mapping, member, whole
 from ...buffers.replay.writer import check_stored_episodes
 from ...buffers.rows.digest import DigestState
-from ...buffers.spec.spec import Codec
 from ...buffers.storage.encoded_chunk import EncodedChunk, unpack_chunks
 from ..loop.collector import stored_seed
 from .messages import Opening, Payload, Piece
@@ -342,26 +340,6 @@ class Mirror:
         self._spec: Spec | None = None
         self._is_resumed = False
         self._streams = GroupStreams(1)
-
-    @property
-    def path(self) -> Path | None:
-        """Folder of the store; None in RAM."""
-        return self._replay.path
-
-    @property
-    def steps(self) -> int:
-        """Env steps ever added."""
-        return self._replay.steps
-
-    @property
-    def capacity(self) -> int | None:
-        """Steps to keep at most."""
-        return self._replay.capacity
-
-    @property
-    def codecs(self) -> Mapping[str, Codec]:
-        """Codecs that were given for a new store."""
-        return self._replay.codecs
 
     @property
     def spec(self) -> Spec | None:
