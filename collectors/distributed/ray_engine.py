@@ -6,7 +6,6 @@ import logging
 import os
 import socket
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import Any, Literal, NamedTuple, cast
@@ -24,6 +23,8 @@ from .engine import (
     Answer,
     Reference,
     RemoteError,
+    in_one_line,
+    remote_error,
 )
 
 _LOG = logging.getLogger("stepwell.collectors")
@@ -207,8 +208,8 @@ class RayEngine:
             if actor:
                 self._end(actor, death)
             raise death.error() from None
-        if isinstance(got, _Failure):
-            raise RemoteError(got.message, kind=got.kind, traceback=got.traceback)
+        if isinstance(got, RemoteError):
+            raise got
         return _unpacked(got)
 
     def _end(self, actor: _RayActor, death: _Death) -> None:
@@ -232,21 +233,13 @@ class _Parcel(NamedTuple):
     arrays: list[Any]
 
 
-class _Failure(NamedTuple):
-    """An error of the user's code, in words: its class may be unknown to the driver."""
-
-    message: str
-    kind: str
-    traceback: str
-
-
 class _Host:
     """The process of an actor: makes the object and calls its methods."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._object: object = None
-        self._failure: _Failure | None = None
+        self._failure: RemoteError | None = None
 
     def __repr__(self) -> str:  # Ray puts it before each line that the actor prints
         return self._name
@@ -256,7 +249,7 @@ class _Host:
             (make,) = _unpacked(parcel)
             self._object = make()
         except BaseException as error:
-            self._failure = _failure(error)
+            self._failure = remote_error(error)
 
     def call(self, method: str, parts: int, *parcels: _Parcel) -> Any:
         try:
@@ -268,7 +261,7 @@ class _Host:
                 packed = [_packed(one, what) for one in (got if parts == 2 else (got,))]
                 return packed[0] if parts == 1 else tuple(packed)
         except BaseException as error:
-            failure = _failure(error)
+            failure = remote_error(error)
         return failure if parts == 1 else (failure, None)
 
 
@@ -282,7 +275,7 @@ class _Death(NamedTuple):
     def of(cls, error: ray_errors.RayError) -> _Death:
         words = str(error)
         known = [cause for part, cause in _CAUSES if part in words]
-        return cls(known[0] if known else _one_line(error).splitlines()[0], words)
+        return cls(known[0] if known else in_one_line(error).splitlines()[0], words)
 
     def error(self) -> ActorDied:
         died = ActorDied(self.cause)
@@ -338,20 +331,10 @@ def _unpacked(parcel: _Parcel) -> Any:
     return cast("Any", cloudpickle).loads(parcel.pickled, buffers=map(bytearray, parcel.arrays))
 
 
-def _failure(error: BaseException) -> _Failure:
-    text = "".join(traceback.format_exception(error))
-    return _Failure(_one_line(error), type(error).__name__, f"In the actor:\n{text}")
-
-
-def _one_line(error: BaseException) -> str:
-    words = str(error)
-    return f"{type(error).__name__}: {words}" if words else type(error).__name__
-
-
 def _remote_error(error: ray_errors.RayTaskError) -> RemoteError:
     """An error outside of the method that was called: of an argument of it, above all."""
     cause = error.cause if isinstance(error.cause, BaseException) else error
-    words = _one_line(cause).splitlines()[0]
+    words = in_one_line(cause).splitlines()[0]
     return RemoteError(words, kind=type(cause).__name__, traceback=str(error))
 
 
@@ -413,7 +396,7 @@ def _connect(address: str | None) -> bool:
         ray.shutdown()
         raise ConnectionError(
             f"address: cannot connect to Ray at {place} ({wanted!r}): "
-            f"{' '.join(_one_line(error).split())}; start one with `ray start --head`, or leave "
+            f"{' '.join(in_one_line(error).split())}; start one with `ray start --head`, or leave "
             f"out the address for one on this machine alone"
         ) from error
     where = ray.get_runtime_context().gcs_address
