@@ -197,7 +197,7 @@ class _Steps(Collector):
 
     def store_whole_rows(self, error: BaseException) -> None:
         """After an error, store the whole rows before it; notes on it say what failed then."""
-        self._machine.fail(error, self._loop.drain, says_what_is_kept=False)
+        self._machine.fail(error, self._stepper.drain, says_what_is_kept=False)
 
 
 class _Group:

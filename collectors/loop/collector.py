@@ -34,6 +34,7 @@ from .report import (
     collect_status,
 )
 from .reset_seeds import Reseed
+from .result_reader import ResultReader
 from .session import Session, SpaceWatch, spec_of_rows
 from .step_loop import EpisodeCounter, StepLoop, StepMachine
 from .step_result import EpisodeMetadata, InfoReader, MetadataOrFunction
@@ -47,7 +48,7 @@ from .vector_envs import (
     is_partial,
     tolerate_faults,
 )
-from .vector_stepper import stepper_of
+from .vector_stepper import InterleavedSteppers, Stepper
 
 if TYPE_CHECKING:
     from ...buffers import Rollout
@@ -170,7 +171,7 @@ class Collector:
         check_whole("tolerate", tolerate, 0)
         self._groups = as_groups(envs, frame_stack)
         first, num_envs = self._groups[0], sum(group.num_envs for group in self._groups)
-        reader = InfoReader.of(info, declared_info(first))
+        reader = InfoReader(info, declared_info(first))
         self._spec = spec_of_rows(first, replay, reader, frame_stack)
         episode_metadata = EpisodeMetadata(metadata)
         self._faults = tolerate_faults(self._groups, tolerate)
@@ -212,10 +213,16 @@ class Collector:
         layout = self._spec.observation
         self._machine = StepMachine(write_session, self._counter, layout, on_step, on_episode)
         reseed = None if reseed_steps is None else Reseed(reseed_steps, self._seeds.env_seed)
-        stepper = stepper_of(
-            self._groups, layout, reader, episode_metadata, reseed, ahead, self._spec.action
+        steppers: list[Stepper] = []
+        first_env = 0
+        for group in self._groups:
+            results = ResultReader(group, layout, reader, episode_metadata, first_env, reseed)
+            steppers.append(Stepper(results, self._spec.action, ahead))
+            first_env += group.num_envs
+        self._stepper: Stepper | InterleavedSteppers = (
+            steppers[0] if len(steppers) == 1 else InterleavedSteppers(steppers)
         )
-        self._loop = StepLoop(stepper, self._call, self._counter, self._machine, ahead)
+        self._loop = StepLoop(self._stepper, self._call, self._counter, self._machine, ahead)
         self._curves = None if log is None else Curves(log, replay)
         if self._curves is not None:
             self._machine.tell_curves = self._curves.counted
@@ -394,7 +401,7 @@ class Collector:
             "outside": self._watch.rows,
             "faults": self._faults.count,
             "is_open": not machine.needs_reset,
-            "envs_state": self._loop.state_dict(is_open=not machine.needs_reset),
+            "envs_state": self._stepper.state_dict(is_open=not machine.needs_reset),
             "writer": None if writer is None else writer.state_dict(),
         }
 
@@ -445,7 +452,8 @@ class Collector:
             counter.load_state_dict(member(told, "counter"))
             self._watch.rows = whole(member(told, "outside"), "outside")
             self._faults.count = whole(member(told, "faults"), "faults", 0, self._faults.most)
-            why = self._loop.bring_back(member(told, "envs_state"), is_open=is_open)
+            began = time.perf_counter()
+            why = self._stepper.bring_back(member(told, "envs_state"), is_open=is_open)
         except Exception as error:
             if has_changed:  # half of a state is worse than none
                 self.close()
@@ -461,6 +469,8 @@ class Collector:
         if is_open and not why:
             machine.needs_reset = False
             observed = self._loop.newest_observations
+            seconds = time.perf_counter() - began
+            _LOG.info("brought %d envs back in %.1f s", counter.num_envs, seconds)
         if told.get("writer") is not None:
             machine.continues(told["writer"], observed)
         if why:
@@ -575,7 +585,7 @@ class Collector:
             try:
                 yield guard
             except BaseException as error:
-                self._machine.fail(error, self._loop.drain)
+                self._machine.fail(error, self._stepper.drain)
                 raise
 
     def _begin(self, numbers: Sequence[int] | None, seeds: Sequence[int] | None = None) -> None:
@@ -789,11 +799,8 @@ def check_goal(
     for name, value in (("steps", steps), ("episodes", episodes)):
         if value is not None:
             check_whole(name, value, 1)
-    if seeds is not None:
-        _check_seeds(seeds, groups)
-
-
-def _check_seeds(seeds: Sequence[int], groups: Sequence[Vector]) -> None:
+    if seeds is None:
+        return
     if isinstance(seeds, str | bytes) or not hasattr(seeds, "__len__") or not len(seeds):
         raise ValueError(f"seeds: expected a list of at least one whole number, got {seeds!r}")
     for seed in seeds:

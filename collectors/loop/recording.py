@@ -81,7 +81,7 @@ class RecordedSteps:
         self._fixed = fixed if isinstance(fixed, FixedVectorSpaces) else None
         """Converts what the caller's envs take and return, where a space of theirs needs it."""
         self._envs = envs = fixed
-        reader = InfoReader.of(info, declared_info(envs))
+        reader = InfoReader(info, declared_info(envs))
         self.reads_infos = bool(reader.missing)
         """The infos of steps are needed."""
         episode_metadata = EpisodeMetadata(metadata)

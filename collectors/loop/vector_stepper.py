@@ -15,15 +15,11 @@ from ...buffers.base.untrusted_json import items, mapping, member, whole
 from ...buffers.spec.exact_values import BadValue
 from ...wrappers.final_observations import ExactInfos
 from .action_log import ActionLog, Past
-from .reset_seeds import Reseed, takes_seeds_of_some
+from .reset_seeds import takes_seeds_of_some
 from .result_reader import ResultReader
-from .step_result import (
-    EpisodeMetadata,
-    InfoReader,
-    StepResult,
-)
+from .step_result import StepResult
 from .steps_ahead import StepsAhead
-from .vector_envs import Vector, is_ale, is_partial, refuse_bad_reset, split_step
+from .vector_envs import is_ale, is_partial, refuse_bad_reset, split_step
 
 
 class Stepper:
@@ -31,25 +27,20 @@ class Stepper:
 
     def __init__(
         self,
-        envs: Vector,
-        layout: Layout,
-        info: InfoReader,
-        metadata: EpisodeMetadata,
-        first_env: int = 0,
-        reseed: Reseed | None = None,
+        reader: ResultReader,
+        action: Layout,  # the nesting of the envs' actions
         # Of envs on a device, which are not stepped here; None for all others
         ahead: StepsAhead | None = None,
-        action: Layout = "action",  # the nesting of their actions
     ) -> None:
-        self.reader = ResultReader(envs, layout, info, metadata, first_env, reseed)
+        self.reader = reader
+        self._envs = envs = reader.envs
         self._log: ActionLog | None = None  # of envs that may be brought back
         if ahead is None and not is_partial(envs):
             is_alone = takes_seeds_of_some(envs)
             self._log = ActionLog(envs.num_envs, action, is_alone=is_alone)
-            self.reader.reset_seeds.log = self._log
+            reader.reset_seeds.log = self._log
         self.env_ids: np.ndarray | None = None
         """[n] envs of the newest rows; None for all of them."""
-        self._envs = envs
         if ahead is None:
             self._send, self._receive = split_step(envs)
         else:
@@ -300,24 +291,6 @@ class InterleavedSteppers:
                 "the envs without it, or give the Collector one vector env"
             )
         return [result.renumbered(self._env_ids[group]) for result in results]
-
-
-def stepper_of(
-    groups: Sequence[Vector],
-    layout: Layout,
-    info: InfoReader,
-    metadata: EpisodeMetadata,
-    reseed: Reseed | None = None,
-    ahead: StepsAhead | None = None,
-    action: Layout = "action",
-) -> Stepper | InterleavedSteppers:
-    """A stepper of one vector env, or of several in turns; only one may have steps ``ahead``."""
-    steppers: list[Stepper] = []
-    first_env = 0
-    for group in groups:
-        steppers.append(Stepper(group, layout, info, metadata, first_env, reseed, ahead, action))
-        first_env += group.num_envs
-    return steppers[0] if len(steppers) == 1 else InterleavedSteppers(steppers)
 
 
 def _seeds_of(env_ids: np.ndarray, seed: int | Sequence[int]) -> int | Sequence[int]:
