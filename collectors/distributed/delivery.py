@@ -152,7 +152,13 @@ class Delivery(Generic[_PayloadT]):
         if piece.attempt != group.attempt:
             return Taken.LATE
         if piece.is_repeat:
-            return self._compare(group, piece)
+            is_newest = piece.number == group.skip - 1
+            if is_newest and piece.digest != group.digest:
+                return Taken.DIFFERS
+            if not is_newest and piece.call == group.call and piece.is_last:
+                return Taken.DIFFERS  # the call has fewer pieces than before
+            group.is_proved |= is_newest
+            return Taken.REPEATED
         if piece.number < group.expected:
             return Taken.TWICE
         if not group.is_proved:
@@ -243,16 +249,6 @@ class Delivery(Generic[_PayloadT]):
         waiting = self._groups[number].waiting.popleft()
         self.waiting_bytes -= waiting.nbytes
         return waiting
-
-    def _compare(self, group: _Group[_PayloadT], piece: Piece) -> Taken:
-        """Compare a piece that was played again with what is here."""
-        is_newest = piece.number == group.skip - 1
-        if is_newest and piece.digest != group.digest:
-            return Taken.DIFFERS
-        if not is_newest and piece.call == group.call and piece.is_last:
-            return Taken.DIFFERS  # the call has fewer pieces than before
-        group.is_proved |= is_newest
-        return Taken.REPEATED
 
 
 class GroupStreams:

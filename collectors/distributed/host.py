@@ -454,7 +454,7 @@ class _Outbox(SequenceReplayBuffer):
         """Store the chunks, or keep them for the next piece."""
         super().add(chunks)
         assert self._encoder is not None  # bind was called
-        parts = [part for chunk in chunks for part in chunk.split(self._most_rows)]
+        parts = [part for chunk in chunks for part in chunk.split(max_chunk_rows(self.capacity))]
         if self._store is not None:
             self._nbytes += self._store.add(parts)
         elif self.encodes:
@@ -479,10 +479,6 @@ class _Outbox(SequenceReplayBuffer):
         """Close the group's store."""
         if self._store is not None:
             self._store.close()
-
-    @property
-    def _most_rows(self) -> int:
-        return max_chunk_rows(self.capacity)
 
     def _rebind(self, spec: Spec) -> bool:
         return False  # the fields are those of a replay elsewhere, which has rows
