@@ -30,7 +30,6 @@ from ...buffers.storage.ram import MemoryStorage, max_chunk_rows
 from ...wrappers.seeded_resets import ShardSeed
 from ...wrappers.workers.worker import seed_global_generators
 from ..loop.collector import Collector
-from ..loop.report import CollectReport
 from ..loop.step_loop import EpisodeCounter
 from ..loop.vector_envs import Vector
 from ..policies.as_policy import GivenPolicy
@@ -168,19 +167,18 @@ class _Steps(Collector):
         return None
 
     @property
-    def num_envs(self) -> int:
-        """Number of envs N."""
-        return self._counter.num_envs
-
-    @property
     def counted(self) -> EpisodeCounter:
         """The counts of the present call."""
         return self._counter
 
-    @property
-    def so_far(self) -> CollectReport:
-        """The report of the present call."""
-        return self._reported()
+    def totals(self, seconds: float) -> CallTotals:
+        """The counts of the present call, which has taken so long."""
+        report = self._reported()
+        return CallTotals(
+            *(report.steps, report.frames, report.cut, report.restarts, seconds),
+            *(report.env_seconds, report.policy_seconds, report.write_seconds),
+            *(report.raw_bytes, report.stored_bytes, report.outside),
+        )
 
     def _check_replay(self, writer: object, *, is_open: bool) -> None:
         if writer is not None:  # else the outbox may know the fields of rows before there are any
@@ -240,7 +238,7 @@ class _Group:
             if start.collector is not None:
                 self._collector.load_state_dict(start.collector)
             stack.pop_all()
-        self.num_envs = self._collector.num_envs
+        self.num_envs = self._collector.counted.num_envs
         self._policy = policy
         self._load = _load_of(policy)
         self._version = 0
@@ -364,7 +362,8 @@ class _Group:
             *(self._start.group, self._start.attempt, number, call.number, is_last, is_repeat),
             *(sent.chunks, sent.rows, counted.steps - self._steps, sent.nbytes),
             *(tuple(counted.ended[self._episodes :]), sent.state.hexdigest(), sent.state),
-            *(self._version, opening, self._totals() if is_last else None),
+            *(self._version, opening),
+            self._collector.totals(self._seconds) if is_last else None,
         )
         self._steps, self._episodes = counted.steps, len(counted.ended)
         if is_last:
@@ -376,14 +375,6 @@ class _Group:
     def _again(self) -> tuple[Piece, Payload]:
         """The piece before, without its rows: there is no other one yet."""
         return self._before._replace(is_repeat=False), Payload()
-
-    def _totals(self) -> CallTotals:
-        report = self._collector.so_far
-        return CallTotals(
-            *(report.steps, report.frames, report.cut, report.restarts, self._seconds),
-            *(report.env_seconds, report.policy_seconds, report.write_seconds),
-            *(report.raw_bytes, report.stored_bytes, report.outside),
-        )
 
 
 class _Sent(NamedTuple):

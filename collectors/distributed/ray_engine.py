@@ -164,8 +164,9 @@ class RayEngine:
             for name in asked
             for amounts in [[node.get(name, 0) for node in nodes]]
         ]
+        wanted = ", ".join(f"{name}: {value:g}" for name, value in asked.items())
         return (
-            f"{asking.name} asks for {_listed(asked)}; the Ray cluster has {', '.join(there)}; "
+            f"{asking.name} asks for {wanted}; the Ray cluster has {', '.join(there)}; "
             f"ask for less, use fewer actors, or add nodes"
         )
 
@@ -199,11 +200,19 @@ class RayEngine:
         self._check_open()
         try:
             got = ray.get(ref)
-        except ray_errors.RayTaskError as error:
-            raise _remote_error(error) from None
+        except ray_errors.RayTaskError as error:  # not of the method: of an argument, above all
+            cause = error.cause if isinstance(error.cause, BaseException) else error
+            words, kind = in_one_line(cause).splitlines()[0], type(cause).__name__
+            raise RemoteError(words, kind=kind, traceback=str(error)) from None
         except ray_errors.RayError as error:
             if isinstance(error, ray_errors.RayActorError) and error.actor_init_failed:
-                raise _no_stepwell(error) from None
+                words = str(error)
+                raise RemoteError(  # `_Host` could not be imported
+                    f"the actor did not start: {words.strip().splitlines()[-1]}; install the same "
+                    f"version of stepwell on every node",
+                    kind="ImportError",
+                    traceback=words,
+                ) from None
             death = _Death.of(error)
             if actor:
                 self._end(actor, death)
@@ -329,28 +338,6 @@ def _packed(value: object, what: str) -> _Parcel:
 
 def _unpacked(parcel: _Parcel) -> Any:
     return cast("Any", cloudpickle).loads(parcel.pickled, buffers=map(bytearray, parcel.arrays))
-
-
-def _remote_error(error: ray_errors.RayTaskError) -> RemoteError:
-    """An error outside of the method that was called: of an argument of it, above all."""
-    cause = error.cause if isinstance(error.cause, BaseException) else error
-    words = in_one_line(cause).splitlines()[0]
-    return RemoteError(words, kind=type(cause).__name__, traceback=str(error))
-
-
-def _no_stepwell(error: ray_errors.RayActorError) -> RemoteError:
-    """The error of an actor that could not even be made: `_Host` could not be imported."""
-    words = str(error)
-    return RemoteError(
-        f"the actor did not start: {words.strip().splitlines()[-1]}; install the same version of "
-        f"stepwell on every node",
-        kind="ImportError",
-        traceback=words,
-    )
-
-
-def _listed(resources: Mapping[str, float]) -> str:
-    return ", ".join(f"{name}: {value:g}" for name, value in resources.items())
 
 
 def _checked_resources(resources: Mapping[str, float]) -> dict[str, float]:

@@ -156,7 +156,13 @@ class ResetSeeds:
             else:
                 self.log.seeded(env, seed, own)
         if own is not None:
-            seed = self._checked(env, own)
+            if not is_whole(own) or own < 0:
+                raise ValueError(
+                    f"info['reset_seed'] of env {self._first_env + env}: expected the seed of its "
+                    f"reset, a whole number >= 0, got {own!r}; leave the key out where a reset is "
+                    f"not seeded"
+                )
+            seed = int(own)
         elif seed is not None:
             seed = int(seed)  # not a ShardSeed
         facts: dict[str, object] = {}
@@ -174,15 +180,6 @@ class ResetSeeds:
             if is_snapshot(snapshot):
                 facts["snapshot"] = base64.b64encode(snapshot).decode()
         return facts
-
-    def _checked(self, env: int, seed: object) -> int:
-        if not is_whole(seed) or seed < 0:
-            raise ValueError(
-                f"info['reset_seed'] of env {self._first_env + env}: expected the seed of its "
-                f"reset, a whole number >= 0, got {seed!r}; leave the key out where a reset is not "
-                f"seeded"
-            )
-        return int(seed)
 
 
 def takes_seeds_of_some(envs: Vector) -> bool:

@@ -483,7 +483,9 @@ class EpisodeCounter:
             steps -= len(first)
             self.restarts += result.restarts
             if result.restarts:
-                self._tell_cut(first.tolist())
+                open_ones = self._counts[first] & (self._lengths[first] > 0)
+                if cut := first[open_ones].tolist():
+                    _LOG.warning("envs were restarted: the episodes of envs %s are cut", cut)
             self._start(first.tolist(), result.metadata or {})
         self.total_steps += steps
         if self._waiting is not None:
@@ -560,12 +562,6 @@ class EpisodeCounter:
             if length >= 0 and (self._waiting is None or self._counts[env]):
                 self.cut += length > 0
                 self._sums[env], self._lengths[env] = 0, -1
-
-    def _tell_cut(self, envs: list[int]) -> None:
-        """Log the episodes that end here because their envs were restarted."""
-        cut = [env for env in envs if self._counts[env] and self._lengths[env] > 0]
-        if cut:
-            _LOG.warning("envs were restarted: the episodes of envs %s are cut", cut)
 
     def _end(self, result: StepResult, envs: np.ndarray) -> None:
         """Report the episodes that end with these rows."""
