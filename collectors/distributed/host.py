@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, Never, TypeAlias, cast
+from typing import Any, Never, TypeAlias, cast
 
 import gymnasium
 import numpy as np
@@ -353,15 +353,15 @@ class _Group:
         """The next piece, with all chunks of the outbox."""
         number = self._before.number + 1
         is_repeat = number < self._start.skip
-        sent = self._outbox.take_chunks()
-        counted = self._collector.counted
+        chunks, rows, nbytes, encoded = self._outbox.take_chunks()
+        counted, state = self._collector.counted, self._outbox.digest_state
         opening = None
-        if sent.chunks and not is_repeat and not self._is_opened:
+        if chunks and not is_repeat and not self._is_opened:
             opening, self._is_opened = self._outbox.opening, True
         piece = Piece(
             *(self._start.group, self._start.attempt, number, call.number, is_last, is_repeat),
-            *(sent.chunks, sent.rows, counted.steps - self._steps, sent.nbytes),
-            *(tuple(counted.ended[self._episodes :]), sent.state.hexdigest(), sent.state),
+            *(chunks, rows, counted.steps - self._steps, nbytes),
+            *(tuple(counted.ended[self._episodes :]), state.hexdigest(), state),
             *(self._version, opening),
             self._collector.totals(self._seconds) if is_last else None,
         )
@@ -370,21 +370,11 @@ class _Group:
             self._calls.popleft()
             self._played = None
         self._before = piece._replace(opening=None)
-        return piece, Payload() if is_repeat else Payload(pack_chunks(sent.encoded), rollout)
+        return piece, Payload() if is_repeat else Payload(pack_chunks(encoded), rollout)
 
     def _again(self) -> tuple[Piece, Payload]:
         """The piece before, without its rows: there is no other one yet."""
         return self._before._replace(is_repeat=False), Payload()
-
-
-class _Sent(NamedTuple):
-    """The chunks of one piece."""
-
-    chunks: int
-    rows: int  # number of rows in them
-    nbytes: int  # as far as they were encoded or stored
-    encoded: Sequence[EncodedChunk]  # those to be shipped
-    state: DigestState  # that of the digest of all rows so far
 
 
 class _Outbox(SequenceReplayBuffer):
@@ -424,6 +414,11 @@ class _Outbox(SequenceReplayBuffer):
         return self._rows >= _PIECE_ROWS or self._rows * self._row_bytes >= _PIECE_BYTES
 
     @property
+    def digest_state(self) -> DigestState:
+        """The state of the digest of all rows so far."""
+        return self._digest.state
+
+    @property
     def total_bytes(self) -> int:
         """Bytes of all chunks that were encoded or stored."""
         return self._nbytes
@@ -459,12 +454,11 @@ class _Outbox(SequenceReplayBuffer):
             self._rows += part.rows
         self.chunks += len(parts)
 
-    def take_chunks(self) -> _Sent:
-        """All chunks since the last call."""
-        nbytes, self._taken_bytes = self._nbytes - self._taken_bytes, self._nbytes
-        sent = _Sent(self.chunks, self._rows, nbytes, self._encoded, self._digest.state)
-        self.chunks, self._rows, self._encoded = 0, 0, []
-        return sent
+    def take_chunks(self) -> tuple[int, int, int, list[EncodedChunk]]:
+        """Numbers of chunks since the last call, their rows and bytes, and those to be shipped."""
+        taken = self.chunks, self._rows, self._nbytes - self._taken_bytes, self._encoded
+        self.chunks, self._rows, self._taken_bytes, self._encoded = 0, 0, self._nbytes, []
+        return taken
 
     def close(self) -> None:
         """Close the group's store."""

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Never, NoReturn, Self, cast
+from typing import TYPE_CHECKING, Any, Never, NoReturn, Self, cast
 
 import gymnasium
 import numpy as np
@@ -227,7 +227,8 @@ class Collector:
         if self._curves is not None:
             self._machine.tell_curves = self._curves.counted
         self._is_closed = False
-        self._start = _CallStart(0.0, 0, 0)
+        # The time, the replay's bytes, and the rows outside of their space when a call began.
+        self._began, self._bytes_before, self._outside_before = 0.0, 0, 0
         self._report: CollectReport | None = None
 
     @property
@@ -590,7 +591,7 @@ class Collector:
 
     def _begin(self, numbers: Sequence[int] | None, seeds: Sequence[int] | None = None) -> None:
         """Reset the envs where that is due, and start to count the episodes of these numbers."""
-        started = time.perf_counter()
+        began = time.perf_counter()
         loop, machine, counter = self._loop, self._machine, self._counter
         loop.restart_clock()
         if machine.replay_writer is not None and machine.replay_writer.is_outdated:
@@ -606,8 +607,8 @@ class Collector:
             machine.needs_reset = False
         else:
             counter.begin()
-        stored_bytes = 0 if self._replay is None else self._replay.total_bytes
-        self._start = _CallStart(started, stored_bytes, self._watch.rows)
+        self._began, self._outside_before = began, self._watch.rows
+        self._bytes_before = 0 if self._replay is None else self._replay.total_bytes
 
     def _playing(self, seeds: Sequence[int]) -> Generator[None, bool | None]:
         """One episode from each seed, N at a time; those that were cut are played once more."""
@@ -654,25 +655,17 @@ class Collector:
             lengths=tuple(counter.lengths),
             cut=counter.cut,
             restarts=counter.restarts,
-            outside=self._watch.rows - self._start.outside,
-            seconds=time.perf_counter() - self._start.started,
+            outside=self._watch.rows - self._outside_before,
+            seconds=time.perf_counter() - self._began,
             env_seconds=loop.env_seconds,
             policy_seconds=loop.policy_seconds,
             write_seconds=loop.write_seconds,
             raw_bytes=0 if replay is None else counter.rows * self._spec.row_bytes,
-            stored_bytes=0 if replay is None else replay.total_bytes - self._start.stored_bytes,
+            stored_bytes=0 if replay is None else replay.total_bytes - self._bytes_before,
             total_steps=0 if replay is None else replay.steps,
             digest="" if writer is None else writer.digest,
             path=path,
         )
-
-
-class _CallStart(NamedTuple):
-    """The time, the replay's size, and the rows outside of their space when a call began."""
-
-    started: float
-    stored_bytes: int
-    outside: int
 
 
 class Seeds:

@@ -465,27 +465,25 @@ class _Streams:
 
     def _add(self, chunks: Sequence[Chunk]) -> None:
         with self._target.write_lock:
-            self._add_alone(chunks)
-
-    def _add_alone(self, chunks: Sequence[Chunk]) -> None:
-        free = self.storage.index.next_episode
-        self._is_alone &= free == self._next_episode
-        renumbered: list[Chunk] = []
-        for chunk in chunks:
-            number, stored = self._newest.get(chunk.stream, (-1, -1))
-            if chunk.episode != number:
-                stored = chunk.episode if self._is_alone else free
-                free = max(free, stored + 1)
-                self._newest[chunk.stream] = chunk.episode, stored
-            stream = chunk.stream + self.first
-            is_same = chunk.episode == stored and chunk.stream == stream
-            renumbered.append(chunk if is_same else replace(chunk, episode=stored, stream=stream))
-        try:
-            self._target.add(renumbered)
-        except BaseException:
-            self._newest = {}  # the writer gives other numbers to what follows
-            raise
-        self._next_episode = self.storage.index.next_episode
+            free = self.storage.index.next_episode
+            self._is_alone &= free == self._next_episode
+            renumbered: list[Chunk] = []
+            for chunk in chunks:
+                number, stored = self._newest.get(chunk.stream, (-1, -1))
+                if chunk.episode != number:
+                    stored = chunk.episode if self._is_alone else free
+                    free = max(free, stored + 1)
+                    self._newest[chunk.stream] = chunk.episode, stored
+                stream = chunk.stream + self.first
+                is_same = chunk.episode == stored and chunk.stream == stream
+                one = chunk if is_same else replace(chunk, episode=stored, stream=stream)
+                renumbered.append(one)
+            try:
+                self._target.add(renumbered)
+            except BaseException:
+                self._newest = {}  # the writer gives other numbers to what follows
+                raise
+            self._next_episode = self.storage.index.next_episode
 
     @property
     def _target(self) -> SequenceReplayBuffer:
