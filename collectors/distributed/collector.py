@@ -231,7 +231,7 @@ class DistributedCollector:
             flush_seconds=flush_seconds,
         )
         self._placement = Placement(groups, actors)
-        self._curves = None if log is None else Curves(log, mirrored)
+        self._curves = Curves(log, mirrored)
         self._engine = start_engine()
         self._make_host = partial(GroupHost, make_envs, make_policy)
         self._pool = ActorPool(
@@ -612,8 +612,7 @@ class DistributedCollector:
         self._counts = CallCounts(len(found), dict.fromkeys(range(len(found)), version))
         if weights is not None:
             self._weights[version] = weights
-        if self._curves is not None:
-            self._curves.begin(total_steps)
+        self._curves.begin(total_steps)
 
     def _at_rest(self, *, with_states: bool) -> Mapping[int, object]:
         """Let all groups be there, as the calls have left them; returns their states if asked."""
@@ -677,8 +676,7 @@ class DistributedCollector:
         try:
             self._engine.close()
         finally:
-            if self._curves is not None:
-                self._curves.close()
+            self._curves.close()
 
     # Calls
 
@@ -712,8 +710,7 @@ class DistributedCollector:
         versions = {number: each.version for number, each in enumerate(self._counts.groups)}
         self._counts = CallCounts(len(self._groups), versions)
         self._rollouts = {}
-        if self._curves is not None:
-            self._curves.start()
+        self._curves.start()
         self._steps_before = self._mirrored_steps
         shares = shares_of(call, len(self._groups))
         with_work = [group for group, share in enumerate(shares) if not is_empty(share)]
@@ -751,8 +748,7 @@ class DistributedCollector:
 
     def _tell_end(self) -> None:
         """Note the report of a call that has ended, and write its curves."""
-        if self._curves is not None:
-            self._curves.flush()
+        self._curves.flush()
         self._report = self._reported()
 
     def _show(self, show: Callable[[DistributedReport], None] | None, due: float) -> float:
@@ -1024,8 +1020,7 @@ class DistributedCollector:
         ]
         self._counts.returns += [episode.total_reward for episode in ended]
         self._counts.lengths += [episode.steps for episode in ended]
-        if self._curves is not None:
-            self._curves.counted(ended, self._total_steps)
+        self._curves.counted(ended, self._total_steps)
         if self._on_episode is not None:
             for episode in ended:
                 self._on_episode(episode)

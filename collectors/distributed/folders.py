@@ -415,7 +415,11 @@ class UploadThread:
                         self._first = None
                     self._uploader.upload(is_finished=is_last)
                 except OSError as error:
-                    self._pause(error, pause)
+                    self.trouble = error
+                    _LOG.warning("%s; trying again in %g s", error, pause)
+                    with self._changed:
+                        self._is_awake = True
+                        self._changed.wait_for(lambda: self._is_stopped, pause)
                     pause = next_pause(pause)
                     continue
                 if self.trouble is not None:
@@ -429,12 +433,3 @@ class UploadThread:
             with self._changed:
                 self._failure = error
                 self._changed.notify_all()
-
-    def _pause(self, error: OSError, seconds: float) -> None:
-        """Wait after a failure, unless it is stopped."""
-        self.trouble = error
-        _LOG.warning("%s; trying again in %g s", error, seconds)
-        until = time.monotonic() + seconds
-        with self._changed:
-            self._is_awake = True
-            self._changed.wait_for(lambda: self._is_stopped, until - time.monotonic())

@@ -538,8 +538,14 @@ class _GroupStore:
                 f"{self._folder.path}: expected a store of {start.session} sessions, as in the "
                 f"other groups, got {sessions}; give an empty folder, or one of the same groups"
             )
-        if sessions > start.session:
-            self._find_stored()
+        if sessions > start.session:  # its newest episodes go on
+            cast("DiskStorage", self._replay.storage).continue_episodes()
+            for episode in stored_episodes(self._replay.storage):
+                if episode.metadata.get("session") == self._session:
+                    number = cast("int", episode.metadata["stream_episode"])
+                    self._stored[episode.stream, number] = episode
+                    newest = self._newest.get(episode.stream, -1)
+                    self._newest[episode.stream] = max(newest, number)
 
     def bind(self, spec: Spec, facts: Mapping[str, object]) -> None:
         """Begin the session, unless an earlier attempt has."""
@@ -578,16 +584,6 @@ class _GroupStore:
         """Close the store, and upload the rest of it."""
         self._replay.close()
         self._folder.close()
-
-    def _find_stored(self) -> None:
-        """Find the stored episodes of this session, the newest of which go on."""
-        cast("DiskStorage", self._replay.storage).continue_episodes()
-        for episode in stored_episodes(self._replay.storage):
-            if episode.metadata.get("session") == self._session:
-                number = cast("int", episode.metadata["stream_episode"])
-                self._stored[episode.stream, number] = episode
-                newest = self._newest.get(episode.stream, -1)
-                self._newest[episode.stream] = max(newest, number)
 
     def _without_stored(self, chunk: Chunk, stored: StoredEpisode) -> Chunk | None:
         """The part of a chunk that is not stored; None where all of it is."""

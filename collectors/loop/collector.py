@@ -223,8 +223,8 @@ class Collector:
             steppers[0] if len(steppers) == 1 else InterleavedSteppers(steppers)
         )
         self._loop = StepLoop(self._stepper, self._call, self._counter, self._machine, ahead)
-        self._curves = None if log is None else Curves(log, replay)
-        if self._curves is not None:
+        self._curves = Curves(log, replay)
+        if log is not None:
             self._machine.tell_curves = self._curves.counted
         self._is_closed = False
         # The time, the replay's bytes, and the rows outside of their space when a call began.
@@ -302,8 +302,7 @@ class Collector:
                         report(so_far)
                         due = time.perf_counter() + max(_PROGRESS_SECONDS, _TIMES_THE_COST * cost)
                 guard.check()
-                if self._curves is not None:
-                    self._curves.flush()
+                self._curves.flush()
                 self._report = done = self._reported()
             if report is not None:
                 report(done)
@@ -349,8 +348,7 @@ class Collector:
             for _ in self._rolling(writer, steps, out):
                 guard.check()
             guard.check()
-            if self._curves is not None:
-                self._curves.flush()
+            self._curves.flush()
             rollout = self._finished(writer)
             self._report = self._reported()
         return rollout
@@ -464,8 +462,7 @@ class Collector:
                 f"state: expected that of a Collector as this one, {error}; make a new Collector, "
                 f"with envs, policy and replay as they were, or begin without the state"
             ) from error
-        if self._curves is not None:
-            self._curves.begin(counter.total_steps)
+        self._curves.begin(counter.total_steps)
         observed = None
         if is_open and not why:
             machine.needs_reset = False
@@ -502,8 +499,7 @@ class Collector:
             with contextlib.ExitStack() as stack:
                 for group in self._groups:
                     stack.callback(group.close)
-                if self._curves is not None:
-                    stack.callback(self._curves.close)
+                stack.callback(self._curves.close)
 
     def __enter__(self) -> Self:
         return self

@@ -220,13 +220,11 @@ class RolloutWriter:
             row = int(self._row[env])
             before = {name: bool(self._arrays[name][row - 1, env]) for name in _FLAGS}
             if before["truncated"] and not before["terminated"]:
-                self._ends.append(_OpenEnd(row - 1, env, self._newest(row, env)))
-
-    def _newest(self, row: int, env: int) -> _Leaves:
-        """An env's newest observation, and the policy's state that belongs to it."""
-        leaves = {name: self._arrays[name][row, env].copy() for name in self._observed}
-        state = {} if self._state is None else self._state.of(np.array([env]))
-        return {**leaves, **{_STATE + name: rows[0] for name, rows in state.items()}}
+                leaves = {name: self._arrays[name][row, env].copy() for name in self._observed}
+                # The policy's state that belongs to the observation.
+                state = {} if self._state is None else self._state.of(np.array([env]))
+                leaves |= {_STATE + name: rows[0] for name, rows in state.items()}
+                self._ends.append(_OpenEnd(row - 1, env, leaves))
 
     def _mask_out(self, envs: np.ndarray) -> None:
         """Skip rows whose action was not used, as the env was reset: their mask stays False."""

@@ -46,7 +46,8 @@ class Stepper:
         else:
             self._send, self._receive = ahead.send, ahead.receive
         self._exact_infos = ExactInfos(envs)
-        self._is_waiting = False
+        self.is_waiting = False
+        """A step was sent, and not received."""
         self._was_reset = False
 
     def reset(self, seed: int | Sequence[int]) -> list[StepResult]:
@@ -68,11 +69,11 @@ class Stepper:
         if self._log is not None:
             self._log.add(action)
         self._send(action)
-        self._is_waiting = True
+        self.is_waiting = True
 
     def receive(self) -> list[StepResult]:
         """Finish the step and return its rows, in the order in which they count."""
-        self._is_waiting = False
+        self.is_waiting = False
         with self._exact_infos:
             step = self._receive()
         reader = self.reader
@@ -96,8 +97,8 @@ class Stepper:
 
     def drain(self) -> None:
         """Finish a step that was sent and not received, and drop its result."""
-        if self._is_waiting:
-            self._is_waiting = False
+        if self.is_waiting:
+            self.is_waiting = False
             with self._exact_infos:
                 self._receive()
 
@@ -212,7 +213,6 @@ class InterleavedSteppers:
         ends = np.cumsum(counts).tolist()
         self._env_ids = [np.arange(end - n, end) for n, end in zip(counts, ends, strict=True)]
         self._turn = 0
-        self._is_waiting = [False] * len(counts)
 
     @property
     def reader(self) -> ResultReader:
@@ -246,7 +246,6 @@ class InterleavedSteppers:
     def send(self, action: Tree) -> None:
         """Begin a step of the group whose turn it is."""
         self._steppers[self._turn].send(action)
-        self._is_waiting[self._turn] = True
 
     def receive(self) -> list[StepResult]:
         """Pass the turn on, and finish the next group's step if one was sent."""
@@ -276,16 +275,15 @@ class InterleavedSteppers:
 
     def drain(self) -> None:
         """Finish the steps that were sent and not received, and drop their results."""
-        self._is_waiting = [False] * len(self._steppers)
         for stepper in self._steppers:
             stepper.drain()
 
     def _received(self, group: int) -> list[StepResult]:
-        if not self._is_waiting[group]:
+        stepper = self._steppers[group]
+        if not stepper.is_waiting:
             return []
-        self._is_waiting[group] = False
-        results = self._steppers[group].receive()
-        if self._steppers[group].reader.maybe_ended is not None:
+        results = stepper.receive()
+        if stepper.reader.maybe_ended is not None:
             raise ValueError(
                 "life_loss_info=True: expected one vector env with it, got several in turns; make "
                 "the envs without it, or give the Collector one vector env"
