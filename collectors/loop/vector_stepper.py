@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -80,9 +80,11 @@ class Stepper:
         results = reader.of_step(step)
         if reader.mode is AutoresetMode.DISABLED:
             if reader.any_ended:
-                results.append(self._reset_some(reader.ended, reader.due))
+                seeds = reader.reset_seeds.draw(reader.due)
+                results.append(self._reset_some(reader.ended, seeds))
         elif reader.due:
-            results.append(self._reset_some(reader.marked(reader.due), reader.due))
+            seeds = reader.reset_seeds.draw(reader.due)
+            results.append(self._reset_some(reader.marked(reader.due), seeds))
         self.env_ids = reader.env_ids
         return results
 
@@ -155,22 +157,12 @@ class Stepper:
         for step in range(past.steps + 1):
             young = [env for env, since in enumerate(past.since) if since == step > 0]
             if young:
-                self._reset_alone(young, past.seeds)
+                seeds = {env: past.seeds[env] for env in young}
+                self._reset_some(self.reader.marked(young), seeds)
+                self.env_ids = self.reader.env_ids
             if step < past.steps:
                 self.send(self._log.action_of(past, step))
                 self.receive()
-
-    def _reset_alone(self, young: Sequence[int], seeds: Sequence[int]) -> None:
-        """Reset some envs, each with its seed."""
-        chosen = self.reader.marked(young)
-        some: Any = [seeds[env] if mark else None for env, mark in enumerate(chosen.tolist())]
-        if is_ale(self._envs):
-            some = np.array([seeds[env] for env in young], np.int64)
-        with self._exact_infos:
-            observation, info = self._envs.reset(seed=some, options={"reset_mask": chosen.copy()})
-        given = {env: seeds[env] for env in young}
-        self.reader.of_some_resets(observation, info, chosen, given)
-        self.env_ids = self.reader.env_ids
 
     def _reset_all(self, seed: int | Sequence[int]) -> tuple[Any, Any]:
         if isinstance(seed, int):  # every vector env takes one number
@@ -188,17 +180,17 @@ class Stepper:
                 f"stepwell.make_vec"
             ) from error
 
-    def _reset_some(self, chosen: np.ndarray, seeded: Sequence[int]) -> StepResult:
-        """Reset the envs marked in ``chosen`` [N], with a seed those in ``seeded``."""
+    def _reset_some(self, chosen: np.ndarray, seeds: Mapping[int, int]) -> StepResult:
+        """Reset the envs marked in ``chosen`` [N], with a seed those that have one."""
         chosen = chosen.copy()
-        options = {"reset_mask": chosen.copy()}
-        seeds: Any = self.reader.reset_seeds.draw(seeded)
+        given: dict[str, Any] = {"options": {"reset_mask": chosen.copy()}}
+        if seeds and is_ale(self._envs):  # of the envs that are reset
+            given["seed"] = np.array(list(seeds.values()), np.int64)
+        elif seeds:
+            given["seed"] = [seeds.get(env) for env in range(self._envs.num_envs)]
         with self._exact_infos:
-            if seeds is None:
-                observation, info = self._envs.reset(options=options)
-            else:
-                observation, info = self._envs.reset(seed=seeds, options=options)
-        return self.reader.of_some_resets(observation, info, chosen, {})
+            observation, info = self._envs.reset(**given)
+        return self.reader.of_some_resets(observation, info, chosen, seeds)
 
 
 class InterleavedSteppers:
