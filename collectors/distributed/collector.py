@@ -6,13 +6,11 @@ import contextlib
 import copy
 import inspect
 import logging
-import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Never, NoReturn, Self, TypeAlias, cast
 
 import gymnasium
@@ -198,7 +196,7 @@ class DistributedCollector:
                 )
             session = len(mirrored.sessions)
         elif isinstance(replay, Folders):
-            destination, session = replay, _begun_sessions(replay)
+            destination, session = replay, sessions_in(replay)
         elif replay is not None:
             raise TypeError(
                 f"replay: expected a SequenceReplayBuffer, Folders or None, got "
@@ -719,10 +717,9 @@ class DistributedCollector:
         self._delivery.begin(call.number, with_work, in_order=kind != "run")
         _LOG.info("call %d of %d groups begins: %s %d", call.number, len(shares), kind, amount)
 
-    def _go_on(self, *, finishes: bool = False) -> None:
+    def _go_on(self) -> None:
         """Ask for pieces, wait for some, and store those whose turn it is."""
-        # With ``finishes`` the groups' run ends: no more groups are begun.
-        self._ask(finishes=finishes)
+        self._ask()
         self._take_events()
 
     def _take_events(self) -> None:
@@ -763,7 +760,7 @@ class DistributedCollector:
 
     # What the actors are asked for
 
-    def _ask(self, *, finishes: bool) -> None:
+    def _ask(self) -> None:
         """Start actors and groups that are not there, and ask for as many pieces as may wait."""
         delivery, pool, free = self._delivery, self._pool, list[Free]()
         for place in self._placement.places:
@@ -772,9 +769,6 @@ class DistributedCollector:
                 for number in self._placement.groups_of(place)
                 if not delivery.has_ended(number)
             ]
-            if finishes:
-                self._finish_groups(place, numbers)
-                continue
             if numbers and not pool.has_actor(place):
                 self._start_actor(place)
             for number in numbers:
@@ -793,17 +787,16 @@ class DistributedCollector:
         """Pieces that a group is asked for."""
         return self._groups[number].pieces
 
-    def _finish_groups(self, place: int, numbers: Sequence[int]) -> None:
-        """End the run of groups; those that were not asked to begin are not begun any more."""
-        for number in numbers:
-            group = self._groups[number]
+    def _ask_to_finish(self) -> None:
+        """End the run of all groups; those that were not asked to begin are not begun any more."""
+        for number, group in enumerate(self._groups):
+            if self._delivery.has_ended(number):
+                continue
             if not group.is_asked:
                 group.forget_call()
                 self._delivery.end(number)
-            elif not group.is_there:
-                continue
-            elif not group.pieces:
-                self._ask_piece(place, number, "finish", number)
+            elif group.is_there and not group.pieces:
+                self._ask_piece(self._placement.place_of(number), number, "finish", number)
 
     def _ask_piece(self, place: int, number: int, method: str, *arguments: object) -> None:
         self._groups[number].pieces += 1
@@ -1283,7 +1276,8 @@ class Run:
                     raise _BlockRaised
                 self._send_newest()  # the calls that follow act with them
                 while not collector._delivery.is_complete:
-                    collector._go_on(finishes=True)
+                    collector._ask_to_finish()
+                    collector._take_events()
                 collector._tell_end()
         except BaseException as error:
             self._error = error
@@ -1312,18 +1306,6 @@ def _check_takes_nothing(name: str, make: object) -> None:
         f"{name}: expected a function without arguments, which is called in each actor and "
         f"returns what it makes, got {make!r}; give one, such as lambda: ..."
     )
-
-
-def _begun_sessions(folders: Folders) -> int:
-    """Number of sessions that the groups' stores have; ValueError where it is no folder of them."""
-    if folders.url is None and os.path.lexists(folders.path):
-        is_folder = os.path.isdir(folders.path)
-        if not is_folder or DiskStorage.exists(Path(folders.path)):
-            raise ValueError(
-                f"replay: expected a folder of the groups' stores, got {os.fspath(folders.path)}, "
-                f"which is {'a store itself' if is_folder else 'no folder'}; choose another one"
-            )
-    return sessions_in(folders)
 
 
 def _difference(first: Opening, other: Opening) -> str:

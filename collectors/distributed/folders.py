@@ -108,7 +108,14 @@ class Folders:
 
 
 def sessions_in(folders: Folders) -> int:
-    """Number of sessions that the groups' stores have; 0 if there are none."""
+    """Number of sessions that the groups' stores have; ValueError where it is no folder of them."""
+    if folders.url is None and os.path.lexists(folders.path):
+        is_folder = os.path.isdir(folders.path)
+        if not is_folder or DiskStorage.exists(Path(folders.path)):
+            raise ValueError(
+                f"replay: expected a folder of the groups' stores, got {os.fspath(folders.path)}, "
+                f"which is {'a store itself' if is_folder else 'no folder'}; choose another one"
+            )
     if folders.url is not None:
         return next((len(one.store.facts.sessions) for _, one in _stores_at(folders.url)), 0)
     for path in folders.stores():
