@@ -1089,15 +1089,8 @@ class DistributedCollector:
         actors = len(self._placement.places)
         # Totals come with the last piece of a call, steps with each one: until all have ended,
         # frames follow from the frame skip.
-        skip = max(
-            (
-                each.frames // each.steps
-                for group in counts.groups
-                for each in group.totals
-                if each.steps
-            ),
-            default=1,
-        )
+        totals = (each for group in counts.groups for each in group.totals if each.steps)
+        skip = max((each.frames // each.steps for each in totals), default=1)
         row_bytes = 0 if self._opening is None else self._opening.spec.row_bytes
         digest = ""
         if self._mirror is not None and self._num_envs is not None:
