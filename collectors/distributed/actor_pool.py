@@ -6,19 +6,19 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from ...buffers.base.errors import StepwellError
 from .engine import Actor, ActorDied, Answer, Engine, NotEnoughResources
 
 _LOOK_SECONDS = 1.0
 _SHORT_SECONDS = 20.0
+_PIECES = "advance", "finish"  # methods that return one
 
 
 class Asked(NamedTuple):
     """A call of an actor that has not answered yet."""
 
-    actor: Actor
     place: int
     method: str
     group: int  # that it is about; -1 for none
@@ -67,8 +67,6 @@ class _Place:
     actor: Actor | None = None
     queue: deque[tuple[Answer, Asked]] = field(default_factory=lambda: deque())
     """Calls in the order in which the actor answers them."""
-    pieces: int = 0
-    """Those among them that ask for a piece."""
     heard: float = 0.0
     """Time of the newest answer."""
     has_answered: bool = False
@@ -128,7 +126,7 @@ class ActorPool:
 
     def pieces(self, place: int) -> int:
         """Number of pieces that the actor at a place is asked for."""
-        return self._places[place].pieces
+        return sum(asked.method in _PIECES for _, asked in self._places[place].queue)
 
     def start(self, place: int) -> None:
         """Start an actor at a place that has none; its first answer is that of ``ping``."""
@@ -146,11 +144,10 @@ class ActorPool:
         """Call a method of the actor at a place; `events` has the answer."""
         one = self._places[place]
         assert one.actor is not None
-        is_piece = method in ("advance", "finish")
-        answer = self._engine.call(one.actor, method, *arguments, parts=2 if is_piece else 1)
-        asked = Asked(one.actor, place, method, group, attempt, self._clock())
+        parts: Literal[1, 2] = 2 if method in _PIECES else 1
+        answer = self._engine.call(one.actor, method, *arguments, parts=parts)
+        asked = Asked(place, method, group, attempt, self._clock())
         one.queue.append((answer, asked))
-        one.pieces += is_piece
 
     def events(self, seconds: float) -> list[Event]:
         """Wait at most so long for answers; those of an actor are in the order of its calls."""
@@ -168,7 +165,6 @@ class ActorPool:
             while one.queue and one.queue[0][0] in self._ready:
                 answer, asked = one.queue.popleft()
                 self._ready.discard(answer)
-                one.pieces -= asked.method in ("advance", "finish")
                 events.append(self._event(place, answer, asked))
                 if not isinstance(events[-1], Answered):
                     break
@@ -185,7 +181,6 @@ class ActorPool:
         actor, one.actor = one.actor, None
         self._late |= one.queue
         one.queue.clear()
-        one.pieces = 0
         self._engine.kill(actor)
 
     def give_up(self, place: int) -> None:
@@ -263,7 +258,6 @@ class Placement:
     # Of 5 groups at 2 places, place 0 has 0, 2, 4 and place 1 has 1, 3.
 
     def __init__(self, groups: int, places: int) -> None:
-        self._place_of = [group % places for group in range(groups)]
         self._groups_of = {place: tuple(range(place, groups, places)) for place in range(places)}
 
     @property
@@ -273,7 +267,7 @@ class Placement:
 
     def place_of(self, group: int) -> int:
         """The place of a group."""
-        return self._place_of[group]
+        return next(place for place, groups in self._groups_of.items() if group in groups)
 
     def groups_of(self, place: int) -> tuple[int, ...]:
         """The groups of a place, in order."""
@@ -285,5 +279,4 @@ class Placement:
             raise ValueError(f"place {place}: expected another place for its groups, got none")
         for group in self._groups_of.pop(place):
             chosen = min(self._groups_of, key=lambda other: (len(self._groups_of[other]), other))
-            self._place_of[group] = chosen
             self._groups_of[chosen] = tuple(sorted((*self._groups_of[chosen], group)))

@@ -6,14 +6,11 @@ import contextlib
 import copy
 import inspect
 import logging
-import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Never, NoReturn, Self, TypeAlias, cast
 
 import gymnasium
@@ -160,13 +157,25 @@ class DistributedCollector:
         self._is_closed = False
         self._is_running = False
         self._replay = replay
-        self._check(make_envs, make_policy, groups, actors, shard, on_death)
+        for name, make in (("make_envs", make_envs), ("make_policy", make_policy)):
+            _check_takes_nothing(name, make)
         for name, number, least in (
+            ("groups", groups, 1),
+            ("actors", actors, 1),
             ("in_flight", in_flight, 1),
             ("max_restarts", max_restarts, 0),
             ("tolerate", tolerate, 0),
         ):
             check_whole(name, number, least)
+        if actors > groups:
+            raise ValueError(
+                f"actors: expected at most {groups}, the number of groups, got {actors}; each "
+                f"group is in one actor"
+            )
+        check_shard("shard", shard)
+        check_shard("groups (with those of all shards)", (1, groups * (shard or (1, 1))[1]))
+        if on_death not in ("repeat", "reseed"):
+            raise ValueError(f"on_death: expected 'repeat' or 'reseed', got {on_death!r}")
         check_flush_seconds(flush_seconds)
         for name, seconds in (
             ("start_seconds", start_seconds),
@@ -174,29 +183,29 @@ class DistributedCollector:
         ):
             if not (isinstance(seconds, int | float) and seconds > 0):
                 raise ValueError(f"{name}: expected a number above 0, got {seconds!r}")
-        destination: str | Folders = "ship"
+        destination: str | Folders = "none"
         session = 0
-        if isinstance(replay, SequenceReplayBuffer):
-            storage = replay.storage if replay.is_bound else None
+        mirrored = replay if isinstance(replay, SequenceReplayBuffer) else None
+        if mirrored is not None:
+            destination = "ship"
+            storage = mirrored.storage if mirrored.is_bound else None
             if isinstance(storage, DiskStorage) and storage.is_read_only:
                 raise ValueError(
-                    f"replay: {replay.path} was opened with read_only=True, expected a store "
+                    f"replay: {mirrored.path} was opened with read_only=True, expected a store "
                     f"to write into: open it without"
                 )
-            session = len(replay.sessions)
+            session = len(mirrored.sessions)
         elif isinstance(replay, Folders):
-            destination, session = _as_found_elsewhere(replay), _begun_sessions(replay)
-        elif replay is None:
-            destination = "none"
-        else:
+            destination, session = replay, sessions_in(replay)
+        elif replay is not None:
             raise TypeError(
                 f"replay: expected a SequenceReplayBuffer, Folders or None, got "
                 f"{type(replay).__name__}"
             )
         self._seeds = Seeds(seed, session, shard)
         self._mirror: Mirror | None = None
-        if isinstance(replay, SequenceReplayBuffer):
-            self._mirror = Mirror(replay, groups, self._seeds.seed, shard)
+        if mirrored is not None:
+            self._mirror = Mirror(mirrored, groups, self._seeds.seed, shard)
         self._minibatch_rng = self._seeds.minibatch_rng()
         self._on_death = on_death
         self._on_episode = on_episode
@@ -214,14 +223,13 @@ class DistributedCollector:
             tolerate=tolerate,
             session=session,
             spec=None if self._mirror is None else self._mirror.spec,
-            codecs={} if self._mirror is None else self._mirror.codecs,
-            capacity=None if self._mirror is None else self._mirror.capacity,
+            codecs={} if mirrored is None else mirrored.codecs,
+            capacity=None if mirrored is None else mirrored.capacity,
             destination=destination,
             flush_seconds=flush_seconds,
         )
         self._placement = Placement(groups, actors)
-        mirrored = replay if isinstance(replay, SequenceReplayBuffer) else None
-        self._curves = None if log is None else Curves(log, mirrored)
+        self._curves = Curves(log, mirrored)
         self._engine = start_engine()
         self._make_host = partial(GroupHost, make_envs, make_policy)
         self._pool = ActorPool(
@@ -524,6 +532,11 @@ class DistributedCollector:
         return str(path) if path is not None else "" if self._replay is None else "RAM"
 
     @property
+    def _mirrored_steps(self) -> int:
+        """Env steps that a replay here has ever got."""
+        return self._replay.steps if isinstance(self._replay, SequenceReplayBuffer) else 0
+
+    @property
     def _sent(self) -> int:
         """Version of the newest weights that were sent; 0 before the first."""
         return max(self._weights, default=0)
@@ -532,38 +545,6 @@ class DistributedCollector:
     def _lag(self) -> int:
         """Versions between the newest weights and the oldest that a group acts with."""
         return self._version - min(counts.version for counts in self._counts.groups)
-
-    def _check(
-        self,
-        make_envs: object,
-        make_policy: object,
-        groups: int,
-        actors: int,
-        shard: tuple[int, int] | None,
-        on_death: object,
-    ) -> None:
-        """Refuse arguments that are out of range."""
-        for name, make in (("make_envs", make_envs), ("make_policy", make_policy)):
-            if not callable(make):
-                raise TypeError(
-                    f"{name}: expected a function, which is called in each actor, got {make!r}"
-                )
-            if not _takes_nothing(make):
-                raise TypeError(
-                    f"{name}: expected a function without arguments, which is called in each actor "
-                    f"and returns what it makes, got {make!r}; give one, such as lambda: ..."
-                )
-        check_whole("groups", groups, 1)
-        check_whole("actors", actors, 1)
-        if actors > groups:
-            raise ValueError(
-                f"actors: expected at most {groups}, the number of groups, got {actors}; each "
-                f"group is in one actor"
-            )
-        check_shard("shard", shard)
-        check_shard("groups (with those of all shards)", (1, groups * (shard or (1, 1))[1]))
-        if on_death not in ("repeat", "reseed"):
-            raise ValueError(f"on_death: expected 'repeat' or 'reseed', got {on_death!r}")
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -629,8 +610,7 @@ class DistributedCollector:
         self._counts = CallCounts(len(found), dict.fromkeys(range(len(found)), version))
         if weights is not None:
             self._weights[version] = weights
-        if self._curves is not None:
-            self._curves.begin(total_steps)
+        self._curves.begin(total_steps)
 
     def _at_rest(self, *, with_states: bool) -> Mapping[int, object]:
         """Let all groups be there, as the calls have left them; returns their states if asked."""
@@ -694,8 +674,7 @@ class DistributedCollector:
         try:
             self._engine.close()
         finally:
-            if self._curves is not None:
-                self._curves.close()
+            self._curves.close()
 
     # Calls
 
@@ -721,16 +700,16 @@ class DistributedCollector:
     def _begin(self, kind: CallKind, amount: int, seeds: tuple[int, ...], weights: object) -> None:
         """Begin a call: give each group its share."""
         if weights is not None:
-            self._publish(self._next_version(), weights)
+            self._version += 1
+            self._publish(self._version, weights)
         call = Call(self._calls, kind, amount, seeds, self._version)
         self._calls += 1
         self._began = self._clock()
         versions = {number: each.version for number, each in enumerate(self._counts.groups)}
         self._counts = CallCounts(len(self._groups), versions)
         self._rollouts = {}
-        if self._curves is not None:
-            self._curves.start()
-        self._steps_before = 0 if self._mirror is None else self._mirror.steps
+        self._curves.start()
+        self._steps_before = self._mirrored_steps
         shares = shares_of(call, len(self._groups))
         with_work = [group for group, share in enumerate(shares) if not is_empty(share)]
         for number in with_work:
@@ -738,10 +717,9 @@ class DistributedCollector:
         self._delivery.begin(call.number, with_work, in_order=kind != "run")
         _LOG.info("call %d of %d groups begins: %s %d", call.number, len(shares), kind, amount)
 
-    def _go_on(self, *, finishes: bool = False) -> None:
+    def _go_on(self) -> None:
         """Ask for pieces, wait for some, and store those whose turn it is."""
-        # With ``finishes`` the groups' run ends: no more groups are begun.
-        self._ask(finishes=finishes)
+        self._ask()
         self._take_events()
 
     def _take_events(self) -> None:
@@ -767,8 +745,7 @@ class DistributedCollector:
 
     def _tell_end(self) -> None:
         """Note the report of a call that has ended, and write its curves."""
-        if self._curves is not None:
-            self._curves.flush()
+        self._curves.flush()
         self._report = self._reported()
 
     def _show(self, show: Callable[[DistributedReport], None] | None, due: float) -> float:
@@ -783,7 +760,7 @@ class DistributedCollector:
 
     # What the actors are asked for
 
-    def _ask(self, *, finishes: bool) -> None:
+    def _ask(self) -> None:
         """Start actors and groups that are not there, and ask for as many pieces as may wait."""
         delivery, pool, free = self._delivery, self._pool, list[Free]()
         for place in self._placement.places:
@@ -792,9 +769,6 @@ class DistributedCollector:
                 for number in self._placement.groups_of(place)
                 if not delivery.has_ended(number)
             ]
-            if finishes:
-                self._finish_groups(place, numbers)
-                continue
             if numbers and not pool.has_actor(place):
                 self._start_actor(place)
             for number in numbers:
@@ -813,17 +787,16 @@ class DistributedCollector:
         """Pieces that a group is asked for."""
         return self._groups[number].pieces
 
-    def _finish_groups(self, place: int, numbers: Sequence[int]) -> None:
-        """End the run of groups; those that were not asked to begin are not begun any more."""
-        for number in numbers:
-            group = self._groups[number]
+    def _ask_to_finish(self) -> None:
+        """End the run of all groups; those that were not asked to begin are not begun any more."""
+        for number, group in enumerate(self._groups):
+            if self._delivery.has_ended(number):
+                continue
             if not group.is_asked:
                 group.forget_call()
                 self._delivery.end(number)
-            elif not group.is_there:
-                continue
-            elif not group.pieces:
-                self._ask_piece(place, number, "finish", number)
+            elif group.is_there and not group.pieces:
+                self._ask_piece(self._placement.place_of(number), number, "finish", number)
 
     def _ask_piece(self, place: int, number: int, method: str, *arguments: object) -> None:
         self._groups[number].pieces += 1
@@ -1040,17 +1013,12 @@ class DistributedCollector:
         ]
         self._counts.returns += [episode.total_reward for episode in ended]
         self._counts.lengths += [episode.steps for episode in ended]
-        if self._curves is not None:
-            self._curves.counted(ended, self._total_steps)
+        self._curves.counted(ended, self._total_steps)
         if self._on_episode is not None:
             for episode in ended:
                 self._on_episode(episode)
 
     # Weights
-
-    def _next_version(self) -> int:
-        self._version += 1
-        return self._version
 
     def _shared(self, weights: object) -> _Weights:
         return _Weights(self._engine.share(weights), _nbytes_of(weights))
@@ -1086,7 +1054,7 @@ class DistributedCollector:
                 if second is not error and str(second) != str(error):
                     notes.append(f"then: {second}")
             if self._mirror is not None:
-                steps = self._mirror.steps - self._steps_before
+                steps = self._mirrored_steps - self._steps_before
                 notes.append(f"kept of this call: {steps:,} steps, in {self._where}")
             elif self._replay is not None:
                 notes.append(f"kept: the rows that the groups have stored in {self._where}")
@@ -1116,23 +1084,16 @@ class DistributedCollector:
                     open_groups.pop(event.asked.group, None)
 
     def _reported(self) -> DistributedReport:
-        counts, mirror = self._counts, self._mirror
+        counts = self._counts
         steps = sum(each.steps for each in counts.groups)
         actors = len(self._placement.places)
         # Totals come with the last piece of a call, steps with each one: until all have ended,
         # frames follow from the frame skip.
-        skip = max(
-            (
-                each.frames // each.steps
-                for group in counts.groups
-                for each in group.totals
-                if each.steps
-            ),
-            default=1,
-        )
+        totals = (each for group in counts.groups for each in group.totals if each.steps)
+        skip = max((each.frames // each.steps for each in totals), default=1)
         row_bytes = 0 if self._opening is None else self._opening.spec.row_bytes
         digest = ""
-        if mirror is not None and self._num_envs is not None:
+        if self._mirror is not None and self._num_envs is not None:
             states = [self._delivery.state(number) for number in range(len(self._groups))]
             digest = DigestState.of_groups(states, self._num_envs).hexdigest()
         return DistributedReport(
@@ -1151,7 +1112,7 @@ class DistributedCollector:
             write_seconds=counts.total("write_seconds") / actors,
             raw_bytes=sum(each.rows for each in counts.groups) * row_bytes,
             stored_bytes=sum(each.nbytes for each in counts.groups),
-            total_steps=0 if mirror is None else mirror.steps,
+            total_steps=self._mirrored_steps,
             digest=digest,
             path=None if self._where in ("RAM", "") else self._where,
             groups=tuple(
@@ -1253,9 +1214,9 @@ class Run:
             raise ValueError("publish: expected a run whose block has not ended, got one that has")
         copied = copy.deepcopy(weights)
         with self._lock:
-            version = self._collector._next_version()
-            self._newest = version, copied
-        return version
+            self._collector._version += 1
+            self._newest = self._collector._version, copied
+            return self._newest[0]
 
     def __enter__(self) -> Self:
         collector = self._collector
@@ -1308,7 +1269,8 @@ class Run:
                     raise _BlockRaised
                 self._send_newest()  # the calls that follow act with them
                 while not collector._delivery.is_complete:
-                    collector._go_on(finishes=True)
+                    collector._ask_to_finish()
+                    collector._take_events()
                 collector._tell_end()
         except BaseException as error:
             self._error = error
@@ -1323,34 +1285,20 @@ class Run:
         return distributed_status(report, lag=self.lag)
 
 
-def _takes_nothing(make: Callable[..., object]) -> bool:
-    """Test whether it can be called without arguments; True where that is not known."""
-    try:
-        signature = inspect.signature(make)
-    except (TypeError, ValueError):  # some functions in C: the first call shows it
-        return True
-    try:
-        signature.bind()
-    except TypeError:
-        return False
-    return True
-
-
-def _as_found_elsewhere(folders: Folders) -> Folders:
-    """The same folders, as any process of the machine finds them."""
-    return folders if folders.url else replace(folders, path=os.path.abspath(folders.path))
-
-
-def _begun_sessions(folders: Folders) -> int:
-    """Number of sessions that the groups' stores have; ValueError where it is no folder of them."""
-    if folders.url is None and os.path.lexists(folders.path):
-        is_folder = os.path.isdir(folders.path)
-        if not is_folder or DiskStorage.exists(Path(folders.path)):
-            raise ValueError(
-                f"replay: expected a folder of the groups' stores, got {os.fspath(folders.path)}, "
-                f"which is {'a store itself' if is_folder else 'no folder'}; choose another one"
-            )
-    return sessions_in(folders)
+def _check_takes_nothing(name: str, make: object) -> None:
+    """Refuse what is known not to be a function that can be called without arguments."""
+    if callable(make):
+        try:
+            signature = inspect.signature(make)
+        except (TypeError, ValueError):  # some functions in C: the first call shows it
+            return
+        with contextlib.suppress(TypeError):
+            signature.bind()
+            return
+    raise TypeError(
+        f"{name}: expected a function without arguments, which is called in each actor and "
+        f"returns what it makes, got {make!r}; give one, such as lambda: ..."
+    )
 
 
 def _difference(first: Opening, other: Opening) -> str:

@@ -7,15 +7,13 @@ import datetime
 import enum
 import heapq
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from ...buffers import SequenceReplayBuffer, Spec
 from ...buffers.base.untrusted_json import items, mapping, member, whole
 from ...buffers.replay.writer import check_stored_episodes
 from ...buffers.rows.digest import DigestState
-from ...buffers.spec.spec import Codec
 from ...buffers.storage.encoded_chunk import EncodedChunk, unpack_chunks
 from ..loop.collector import stored_seed
 from .messages import Opening, Payload, Piece
@@ -154,7 +152,13 @@ class Delivery(Generic[_PayloadT]):
         if piece.attempt != group.attempt:
             return Taken.LATE
         if piece.is_repeat:
-            return self._compare(group, piece)
+            is_newest = piece.number == group.skip - 1
+            if is_newest and piece.digest != group.digest:
+                return Taken.DIFFERS
+            if not is_newest and piece.call == group.call and piece.is_last:
+                return Taken.DIFFERS  # the call has fewer pieces than before
+            group.is_proved |= is_newest
+            return Taken.REPEATED
         if piece.number < group.expected:
             return Taken.TWICE
         if not group.is_proved:
@@ -246,16 +250,6 @@ class Delivery(Generic[_PayloadT]):
         self.waiting_bytes -= waiting.nbytes
         return waiting
 
-    def _compare(self, group: _Group[_PayloadT], piece: Piece) -> Taken:
-        """Compare a piece that was played again with what is here."""
-        is_newest = piece.number == group.skip - 1
-        if is_newest and piece.digest != group.digest:
-            return Taken.DIFFERS
-        if not is_newest and piece.call == group.call and piece.is_last:
-            return Taken.DIFFERS  # the call has fewer pieces than before
-        group.is_proved |= is_newest
-        return Taken.REPEATED
-
 
 class GroupStreams:
     """Numbers the episodes and streams of all groups for one storage."""
@@ -342,26 +336,6 @@ class Mirror:
         self._spec: Spec | None = None
         self._is_resumed = False
         self._streams = GroupStreams(1)
-
-    @property
-    def path(self) -> Path | None:
-        """Folder of the store; None in RAM."""
-        return self._replay.path
-
-    @property
-    def steps(self) -> int:
-        """Env steps ever added."""
-        return self._replay.steps
-
-    @property
-    def capacity(self) -> int | None:
-        """Steps to keep at most."""
-        return self._replay.capacity
-
-    @property
-    def codecs(self) -> Mapping[str, Codec]:
-        """Codecs that were given for a new store."""
-        return self._replay.codecs
 
     @property
     def spec(self) -> Spec | None:

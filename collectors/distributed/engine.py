@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from traceback import format_exception
 from typing import Any, Literal, Protocol
 
 from ...buffers.base.errors import StepwellError
@@ -29,11 +31,20 @@ class RemoteError(StepwellError):
             self.add_note(traceback)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _remote_error, (*self.args, self.kind, self.traceback)
+        return partial(RemoteError, kind=self.kind, traceback=self.traceback), self.args
 
 
-def _remote_error(message: str, kind: str, traceback: str) -> RemoteError:
-    return RemoteError(message, kind=kind, traceback=traceback)
+def remote_error(error: BaseException) -> RemoteError:
+    """An error of the user's code in words: its class may be unknown to the driver."""
+    text = "".join(format_exception(error))
+    kind = type(error).__name__
+    return RemoteError(in_one_line(error), kind=kind, traceback=f"In the actor:\n{text}")
+
+
+def in_one_line(error: BaseException) -> str:
+    """The type of an error, and its text if it has one."""
+    words = str(error)
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 
 class NotEnoughResources(StepwellError):

@@ -108,7 +108,14 @@ class Folders:
 
 
 def sessions_in(folders: Folders) -> int:
-    """Number of sessions that the groups' stores have; 0 if there are none."""
+    """Number of sessions that the groups' stores have; ValueError where it is no folder of them."""
+    if folders.url is None and os.path.lexists(folders.path):
+        is_folder = os.path.isdir(folders.path)
+        if not is_folder or DiskStorage.exists(Path(folders.path)):
+            raise ValueError(
+                f"replay: expected a folder of the groups' stores, got {os.fspath(folders.path)}, "
+                f"which is {'a store itself' if is_folder else 'no folder'}; choose another one"
+            )
     if folders.url is not None:
         return next((len(one.store.facts.sessions) for _, one in _stores_at(folders.url)), 0)
     for path in folders.stores():
@@ -142,7 +149,8 @@ class GroupFolder:
         self._uploader: Uploader | None = None
         self._sealed_at = time.monotonic()
         if url is None:
-            self._path = Path(self._folders.path) / f"group-{group:05}"
+            self.path = Path(self._folders.path) / f"group-{group:05}"
+            """The folder to write into, with room for one store."""
             return
         objects = Objects(url, is_writer=True)
         _begin(objects, group, attempt, supersedes=supersedes)
@@ -151,14 +159,9 @@ class GroupFolder:
         below = cache / "stepwell" / "scratch" if scratch is None else Path(scratch)
         name = hashlib.blake2b(url.encode(), digest_size=8).hexdigest()
         self._scratch = below / name / f"group-{group:05}"
-        self._path = self._scratch / f"attempt-{attempt}"
-        shutil.rmtree(self._path, ignore_errors=True)  # of a run that left no record
+        self.path = self._scratch / f"attempt-{attempt}"
+        shutil.rmtree(self.path, ignore_errors=True)  # of a run that left no record
         self._scratch.mkdir(parents=True, exist_ok=True)
-
-    @property
-    def path(self) -> Path:
-        """The folder to write into, with room for one store."""
-        return self._path
 
     def after_add(self, storage: DiskStorage) -> None:
         """Complete the newest segment if it is time to; wait while too much is not uploaded."""
@@ -167,7 +170,7 @@ class GroupFolder:
             return
         if self._thread is None:
             self._uploader = Uploader(
-                self._path,
+                self.path,
                 Objects(self.url, is_writer=True),
                 keep_evicted=not storage.facts.is_ring,
             )
@@ -187,10 +190,10 @@ class GroupFolder:
         if not thread.finish(seconds):
             raise ConnectionError(
                 f"{self.url}: not all rows could be uploaded in {seconds:g} s ({thread.trouble}); "
-                f"they are in {self._path}: send them with: stepwell push {self._path} "
+                f"they are in {self.path}: send them with: stepwell push {self.path} "
                 f"{self.url}"
             )
-        shutil.rmtree(self._path, ignore_errors=True)
+        shutil.rmtree(self.path, ignore_errors=True)
         for folder in (self._scratch, self._scratch.parent):
             with contextlib.suppress(OSError):  # if it is empty
                 folder.rmdir()
@@ -210,8 +213,9 @@ class GroupFolder:
         self._seal(storage)
         while True:
             self._thread.check()
-            if not storage.facts.is_ring:
-                storage.drop_before(self._uploaded_rows())
+            newest = None if self._uploader is None else self._uploader.newest
+            if newest is not None and not storage.facts.is_ring:
+                storage.drop_before(newest.store.next.row_id)
             waiting = self._bytes(only_waiting=storage.facts.is_ring)
             if waiting <= most:
                 return
@@ -225,18 +229,13 @@ class GroupFolder:
             self._thread.wake()
             self._thread.wait(_WAIT_SECONDS)
 
-    def _uploaded_rows(self) -> int:
-        """Id of the row after the last one that is uploaded and published."""
-        newest = None if self._uploader is None else self._uploader.newest
-        return 0 if newest is None else newest.store.next.row_id
-
     def _bytes(self, *, only_waiting: bool = False) -> int:
         """Bytes of the segments in the folder."""
         done: set[int] = set()
         if only_waiting and self._uploader is not None:
             done = self._uploader.uploaded_numbers()
         total = 0
-        with os.scandir(self._path) as entries:
+        with os.scandir(self.path) as entries:
             for entry in entries:
                 found = _SEGMENT.fullmatch(entry.name)
                 if found is not None and int(found[1]) not in done:
@@ -369,14 +368,10 @@ class UploadThread:
         self._changed = Condition()
         self._is_awake = self._is_ending = self._is_stopped = False
         self._failure: BaseException | None = None
-        self._trouble: OSError | None = None
+        self.trouble: OSError | None = None
+        """The error of the last try; None if it succeeded."""
         self._thread = Thread(target=self._run, name="stepwell-upload", daemon=True)
         self._thread.start()
-
-    @property
-    def trouble(self) -> OSError | None:
-        """The error of the last try; None if it succeeded."""
-        return self._trouble
 
     def wake(self) -> None:
         """Upload what is sealed now."""
@@ -427,12 +422,16 @@ class UploadThread:
                         self._first = None
                     self._uploader.upload(is_finished=is_last)
                 except OSError as error:
-                    self._pause(error, pause)
+                    self.trouble = error
+                    _LOG.warning("%s; trying again in %g s", error, pause)
+                    with self._changed:
+                        self._is_awake = True
+                        self._changed.wait_for(lambda: self._is_stopped, pause)
                     pause = next_pause(pause)
                     continue
-                if self._trouble is not None:
+                if self.trouble is not None:
                     _LOG.info("%s: uploads work again", self._place)
-                pause, self._trouble = self._first_pause, None
+                pause, self.trouble = self._first_pause, None
                 with self._changed:
                     self._changed.notify_all()
                 if is_last:
@@ -441,12 +440,3 @@ class UploadThread:
             with self._changed:
                 self._failure = error
                 self._changed.notify_all()
-
-    def _pause(self, error: OSError, seconds: float) -> None:
-        """Wait after a failure, unless it is stopped."""
-        self._trouble = error
-        _LOG.warning("%s; trying again in %g s", error, seconds)
-        until = time.monotonic() + seconds
-        with self._changed:
-            self._is_awake = True
-            self._changed.wait_for(lambda: self._is_stopped, until - time.monotonic())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -40,20 +40,14 @@ def what_is_left(share: Call, steps: int, episodes: int, seeds: Iterable[int | N
     if share.kind == "episodes":
         return share._replace(amount=max(0, share.amount - episodes))
     if share.kind == "seeds":
-        return share._replace(seeds=_without(share.seeds, seeds))
+        done, left = Counter(seeds), list[int]()
+        for seed in share.seeds:  # each is left as often as it was not played
+            if done[seed]:
+                done[seed] -= 1
+            else:
+                left.append(seed)
+        return share._replace(seeds=tuple(left))
     return share
-
-
-def _without(seeds: Sequence[int], played: Iterable[int | None]) -> tuple[int, ...]:
-    """The seeds that were not played, each as often as it is left."""
-    done = Counter(seed for seed in played if seed is not None)
-    left: list[int] = []
-    for seed in seeds:
-        if done[seed]:
-            done[seed] -= 1
-        else:
-            left.append(seed)
-    return tuple(left)
 
 
 _RESEEDS = 4  # after the words that name the seeds of a Collector

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, Never, TypeAlias, cast
+from typing import Any, Never, TypeAlias, cast
 
 import gymnasium
 import numpy as np
@@ -30,7 +30,6 @@ from ...buffers.storage.ram import MemoryStorage, max_chunk_rows
 from ...wrappers.seeded_resets import ShardSeed
 from ...wrappers.workers.worker import seed_global_generators
 from ..loop.collector import Collector
-from ..loop.report import CollectReport
 from ..loop.step_loop import EpisodeCounter
 from ..loop.vector_envs import Vector
 from ..policies.as_policy import GivenPolicy
@@ -168,19 +167,18 @@ class _Steps(Collector):
         return None
 
     @property
-    def num_envs(self) -> int:
-        """Number of envs N."""
-        return self._counter.num_envs
-
-    @property
     def counted(self) -> EpisodeCounter:
         """The counts of the present call."""
         return self._counter
 
-    @property
-    def so_far(self) -> CollectReport:
-        """The report of the present call."""
-        return self._reported()
+    def totals(self, seconds: float) -> CallTotals:
+        """The counts of the present call, which has taken so long."""
+        report = self._reported()
+        return CallTotals(
+            *(report.steps, report.frames, report.cut, report.restarts, seconds),
+            *(report.env_seconds, report.policy_seconds, report.write_seconds),
+            *(report.raw_bytes, report.stored_bytes, report.outside),
+        )
 
     def _check_replay(self, writer: object, *, is_open: bool) -> None:
         if writer is not None:  # else the outbox may know the fields of rows before there are any
@@ -197,7 +195,7 @@ class _Steps(Collector):
 
     def store_whole_rows(self, error: BaseException) -> None:
         """After an error, store the whole rows before it; notes on it say what failed then."""
-        self._machine.fail(error, self._loop.drain, says_what_is_kept=False)
+        self._machine.fail(error, self._stepper.drain, says_what_is_kept=False)
 
 
 class _Group:
@@ -240,7 +238,7 @@ class _Group:
             if start.collector is not None:
                 self._collector.load_state_dict(start.collector)
             stack.pop_all()
-        self.num_envs = self._collector.num_envs
+        self.num_envs = self._collector.counted.num_envs
         self._policy = policy
         self._load = _load_of(policy)
         self._version = 0
@@ -355,45 +353,28 @@ class _Group:
         """The next piece, with all chunks of the outbox."""
         number = self._before.number + 1
         is_repeat = number < self._start.skip
-        sent = self._outbox.take_chunks()
-        counted = self._collector.counted
+        chunks, rows, nbytes, encoded = self._outbox.take_chunks()
+        counted, state = self._collector.counted, self._outbox.digest_state
         opening = None
-        if sent.chunks and not is_repeat and not self._is_opened:
+        if chunks and not is_repeat and not self._is_opened:
             opening, self._is_opened = self._outbox.opening, True
         piece = Piece(
             *(self._start.group, self._start.attempt, number, call.number, is_last, is_repeat),
-            *(sent.chunks, sent.rows, counted.steps - self._steps, sent.nbytes),
-            *(tuple(counted.ended[self._episodes :]), sent.state.hexdigest(), sent.state),
-            *(self._version, opening, self._totals() if is_last else None),
+            *(chunks, rows, counted.steps - self._steps, nbytes),
+            *(tuple(counted.ended[self._episodes :]), state.hexdigest(), state),
+            *(self._version, opening),
+            self._collector.totals(self._seconds) if is_last else None,
         )
         self._steps, self._episodes = counted.steps, len(counted.ended)
         if is_last:
             self._calls.popleft()
             self._played = None
         self._before = piece._replace(opening=None)
-        return piece, Payload() if is_repeat else Payload(pack_chunks(sent.encoded), rollout)
+        return piece, Payload() if is_repeat else Payload(pack_chunks(encoded), rollout)
 
     def _again(self) -> tuple[Piece, Payload]:
         """The piece before, without its rows: there is no other one yet."""
         return self._before._replace(is_repeat=False), Payload()
-
-    def _totals(self) -> CallTotals:
-        report = self._collector.so_far
-        return CallTotals(
-            *(report.steps, report.frames, report.cut, report.restarts, self._seconds),
-            *(report.env_seconds, report.policy_seconds, report.write_seconds),
-            *(report.raw_bytes, report.stored_bytes, report.outside),
-        )
-
-
-class _Sent(NamedTuple):
-    """The chunks of one piece."""
-
-    chunks: int
-    rows: int  # number of rows in them
-    nbytes: int  # as far as they were encoded or stored
-    encoded: Sequence[EncodedChunk]  # those to be shipped
-    state: DigestState  # that of the digest of all rows so far
 
 
 class _Outbox(SequenceReplayBuffer):
@@ -433,6 +414,11 @@ class _Outbox(SequenceReplayBuffer):
         return self._rows >= _PIECE_ROWS or self._rows * self._row_bytes >= _PIECE_BYTES
 
     @property
+    def digest_state(self) -> DigestState:
+        """The state of the digest of all rows so far."""
+        return self._digest.state
+
+    @property
     def total_bytes(self) -> int:
         """Bytes of all chunks that were encoded or stored."""
         return self._nbytes
@@ -454,7 +440,7 @@ class _Outbox(SequenceReplayBuffer):
         """Store the chunks, or keep them for the next piece."""
         super().add(chunks)
         assert self._encoder is not None  # bind was called
-        parts = [part for chunk in chunks for part in chunk.split(self._most_rows)]
+        parts = [part for chunk in chunks for part in chunk.split(max_chunk_rows(self.capacity))]
         if self._store is not None:
             self._nbytes += self._store.add(parts)
         elif self.encodes:
@@ -468,21 +454,16 @@ class _Outbox(SequenceReplayBuffer):
             self._rows += part.rows
         self.chunks += len(parts)
 
-    def take_chunks(self) -> _Sent:
-        """All chunks since the last call."""
-        nbytes, self._taken_bytes = self._nbytes - self._taken_bytes, self._nbytes
-        sent = _Sent(self.chunks, self._rows, nbytes, self._encoded, self._digest.state)
-        self.chunks, self._rows, self._encoded = 0, 0, []
-        return sent
+    def take_chunks(self) -> tuple[int, int, int, list[EncodedChunk]]:
+        """Numbers of chunks since the last call, their rows and bytes, and those to be shipped."""
+        taken = self.chunks, self._rows, self._nbytes - self._taken_bytes, self._encoded
+        self.chunks, self._rows, self._taken_bytes, self._encoded = 0, 0, self._nbytes, []
+        return taken
 
     def close(self) -> None:
         """Close the group's store."""
         if self._store is not None:
             self._store.close()
-
-    @property
-    def _most_rows(self) -> int:
-        return max_chunk_rows(self.capacity)
 
     def _rebind(self, spec: Spec) -> bool:
         return False  # the fields are those of a replay elsewhere, which has rows
@@ -557,8 +538,14 @@ class _GroupStore:
                 f"{self._folder.path}: expected a store of {start.session} sessions, as in the "
                 f"other groups, got {sessions}; give an empty folder, or one of the same groups"
             )
-        if sessions > start.session:
-            self._find_stored()
+        if sessions > start.session:  # its newest episodes go on
+            cast("DiskStorage", self._replay.storage).continue_episodes()
+            for episode in stored_episodes(self._replay.storage):
+                if episode.metadata.get("session") == self._session:
+                    number = cast("int", episode.metadata["stream_episode"])
+                    self._stored[episode.stream, number] = episode
+                    newest = self._newest.get(episode.stream, -1)
+                    self._newest[episode.stream] = max(newest, number)
 
     def bind(self, spec: Spec, facts: Mapping[str, object]) -> None:
         """Begin the session, unless an earlier attempt has."""
@@ -597,16 +584,6 @@ class _GroupStore:
         """Close the store, and upload the rest of it."""
         self._replay.close()
         self._folder.close()
-
-    def _find_stored(self) -> None:
-        """Find the stored episodes of this session, the newest of which go on."""
-        cast("DiskStorage", self._replay.storage).continue_episodes()
-        for episode in stored_episodes(self._replay.storage):
-            if episode.metadata.get("session") == self._session:
-                number = cast("int", episode.metadata["stream_episode"])
-                self._stored[episode.stream, number] = episode
-                newest = self._newest.get(episode.stream, -1)
-                self._newest[episode.stream] = max(newest, number)
 
     def _without_stored(self, chunk: Chunk, stored: StoredEpisode) -> Chunk | None:
         """The part of a chunk that is not stored; None where all of it is."""

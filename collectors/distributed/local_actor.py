@@ -164,6 +164,7 @@ def _serve(data: int) -> None:
     import pickle
 
     from ...wrappers.workers.processes import leave_signals_to_parent, limit_threads
+    from .engine import remote_error
 
     leave_signals_to_parent()
     link = socket.socket(fileno=data)
@@ -188,7 +189,7 @@ def _serve(data: int) -> None:
                     continue
                 answer = packed(failure or (True, _called(target, values[0], values[1], held)))
             except BaseException as error:  # the user's code may raise SystemExit, too
-                failed = _failure(error)
+                failed = False, remote_error(error)
                 if kind == MAKE:
                     failure = failed
                     continue
@@ -209,12 +210,3 @@ def _called(
 
     given = [pickle.loads(held[one.number]) if isinstance(one, Held) else one for one in arguments]
     return getattr(target, method)(*given)
-
-
-def _failure(error: BaseException) -> tuple[object, ...]:
-    """The answer for a call that raised: type and text of the error, and its traceback."""
-    import traceback
-
-    kind = type(error).__name__
-    text = "".join(traceback.format_exception(error))
-    return False, kind, f"{kind}: {error}" if str(error) else kind, text

@@ -31,7 +31,6 @@ from .engine import (
     Answer,
     NotEnoughResources,
     Reference,
-    RemoteError,
 )
 from .local_actor import (
     CALL,
@@ -361,12 +360,11 @@ class LocalEngine:
             if message is None:
                 return True
             answer = actor.open_calls.popleft()
-            is_value, *rest = message
+            is_value, value = message
             if not is_value:
-                kind, text, traceback = rest
-                answer.fail(RemoteError(text, kind=kind, traceback=traceback))
+                answer.fail(value)
                 continue
-            (answer.value,) = rest
+            answer.value = value
             if answer.parts == 2:
                 value, payload = answer.value
                 answer.value = value, _Reference(next(self._numbers), payload, None)

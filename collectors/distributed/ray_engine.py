@@ -6,7 +6,6 @@ import logging
 import os
 import socket
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import Any, Literal, NamedTuple, cast
@@ -24,6 +23,8 @@ from .engine import (
     Answer,
     Reference,
     RemoteError,
+    in_one_line,
+    remote_error,
 )
 
 _LOG = logging.getLogger("stepwell.collectors")
@@ -163,8 +164,9 @@ class RayEngine:
             for name in asked
             for amounts in [[node.get(name, 0) for node in nodes]]
         ]
+        wanted = ", ".join(f"{name}: {value:g}" for name, value in asked.items())
         return (
-            f"{asking.name} asks for {_listed(asked)}; the Ray cluster has {', '.join(there)}; "
+            f"{asking.name} asks for {wanted}; the Ray cluster has {', '.join(there)}; "
             f"ask for less, use fewer actors, or add nodes"
         )
 
@@ -198,17 +200,25 @@ class RayEngine:
         self._check_open()
         try:
             got = ray.get(ref)
-        except ray_errors.RayTaskError as error:
-            raise _remote_error(error) from None
+        except ray_errors.RayTaskError as error:  # not of the method: of an argument, above all
+            cause = error.cause if isinstance(error.cause, BaseException) else error
+            words, kind = in_one_line(cause).splitlines()[0], type(cause).__name__
+            raise RemoteError(words, kind=kind, traceback=str(error)) from None
         except ray_errors.RayError as error:
             if isinstance(error, ray_errors.RayActorError) and error.actor_init_failed:
-                raise _no_stepwell(error) from None
+                words = str(error)
+                raise RemoteError(  # `_Host` could not be imported
+                    f"the actor did not start: {words.strip().splitlines()[-1]}; install the same "
+                    f"version of stepwell on every node",
+                    kind="ImportError",
+                    traceback=words,
+                ) from None
             death = _Death.of(error)
             if actor:
                 self._end(actor, death)
             raise death.error() from None
-        if isinstance(got, _Failure):
-            raise RemoteError(got.message, kind=got.kind, traceback=got.traceback)
+        if isinstance(got, RemoteError):
+            raise got
         return _unpacked(got)
 
     def _end(self, actor: _RayActor, death: _Death) -> None:
@@ -232,21 +242,13 @@ class _Parcel(NamedTuple):
     arrays: list[Any]
 
 
-class _Failure(NamedTuple):
-    """An error of the user's code, in words: its class may be unknown to the driver."""
-
-    message: str
-    kind: str
-    traceback: str
-
-
 class _Host:
     """The process of an actor: makes the object and calls its methods."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._object: object = None
-        self._failure: _Failure | None = None
+        self._failure: RemoteError | None = None
 
     def __repr__(self) -> str:  # Ray puts it before each line that the actor prints
         return self._name
@@ -256,7 +258,7 @@ class _Host:
             (make,) = _unpacked(parcel)
             self._object = make()
         except BaseException as error:
-            self._failure = _failure(error)
+            self._failure = remote_error(error)
 
     def call(self, method: str, parts: int, *parcels: _Parcel) -> Any:
         try:
@@ -268,7 +270,7 @@ class _Host:
                 packed = [_packed(one, what) for one in (got if parts == 2 else (got,))]
                 return packed[0] if parts == 1 else tuple(packed)
         except BaseException as error:
-            failure = _failure(error)
+            failure = remote_error(error)
         return failure if parts == 1 else (failure, None)
 
 
@@ -282,7 +284,7 @@ class _Death(NamedTuple):
     def of(cls, error: ray_errors.RayError) -> _Death:
         words = str(error)
         known = [cause for part, cause in _CAUSES if part in words]
-        return cls(known[0] if known else _one_line(error).splitlines()[0], words)
+        return cls(known[0] if known else in_one_line(error).splitlines()[0], words)
 
     def error(self) -> ActorDied:
         died = ActorDied(self.cause)
@@ -338,38 +340,6 @@ def _unpacked(parcel: _Parcel) -> Any:
     return cast("Any", cloudpickle).loads(parcel.pickled, buffers=map(bytearray, parcel.arrays))
 
 
-def _failure(error: BaseException) -> _Failure:
-    text = "".join(traceback.format_exception(error))
-    return _Failure(_one_line(error), type(error).__name__, f"In the actor:\n{text}")
-
-
-def _one_line(error: BaseException) -> str:
-    words = str(error)
-    return f"{type(error).__name__}: {words}" if words else type(error).__name__
-
-
-def _remote_error(error: ray_errors.RayTaskError) -> RemoteError:
-    """An error outside of the method that was called: of an argument of it, above all."""
-    cause = error.cause if isinstance(error.cause, BaseException) else error
-    words = _one_line(cause).splitlines()[0]
-    return RemoteError(words, kind=type(cause).__name__, traceback=str(error))
-
-
-def _no_stepwell(error: ray_errors.RayActorError) -> RemoteError:
-    """The error of an actor that could not even be made: `_Host` could not be imported."""
-    words = str(error)
-    return RemoteError(
-        f"the actor did not start: {words.strip().splitlines()[-1]}; install the same version of "
-        f"stepwell on every node",
-        kind="ImportError",
-        traceback=words,
-    )
-
-
-def _listed(resources: Mapping[str, float]) -> str:
-    return ", ".join(f"{name}: {value:g}" for name, value in resources.items())
-
-
 def _checked_resources(resources: Mapping[str, float]) -> dict[str, float]:
     if not isinstance(cast("object", resources), Mapping):
         raise TypeError(
@@ -413,7 +383,7 @@ def _connect(address: str | None) -> bool:
         ray.shutdown()
         raise ConnectionError(
             f"address: cannot connect to Ray at {place} ({wanted!r}): "
-            f"{' '.join(_one_line(error).split())}; start one with `ray start --head`, or leave "
+            f"{' '.join(in_one_line(error).split())}; start one with `ray start --head`, or leave "
             f"out the address for one on this machine alone"
         ) from error
     where = ray.get_runtime_context().gcs_address

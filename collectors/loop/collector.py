@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Never, NoReturn, Self, cast
+from typing import TYPE_CHECKING, Any, Never, NoReturn, Self, cast
 
 import gymnasium
 import numpy as np
@@ -34,6 +34,7 @@ from .report import (
     collect_status,
 )
 from .reset_seeds import Reseed
+from .result_reader import ResultReader
 from .session import Session, SpaceWatch, spec_of_rows
 from .step_loop import EpisodeCounter, StepLoop, StepMachine
 from .step_result import EpisodeMetadata, InfoReader, MetadataOrFunction
@@ -47,7 +48,7 @@ from .vector_envs import (
     is_partial,
     tolerate_faults,
 )
-from .vector_stepper import stepper_of
+from .vector_stepper import InterleavedSteppers, Stepper
 
 if TYPE_CHECKING:
     from ...buffers import Rollout
@@ -170,7 +171,7 @@ class Collector:
         check_whole("tolerate", tolerate, 0)
         self._groups = as_groups(envs, frame_stack)
         first, num_envs = self._groups[0], sum(group.num_envs for group in self._groups)
-        reader = InfoReader.of(info, declared_info(first))
+        reader = InfoReader(info, declared_info(first))
         self._spec = spec_of_rows(first, replay, reader, frame_stack)
         episode_metadata = EpisodeMetadata(metadata)
         self._faults = tolerate_faults(self._groups, tolerate)
@@ -212,15 +213,22 @@ class Collector:
         layout = self._spec.observation
         self._machine = StepMachine(write_session, self._counter, layout, on_step, on_episode)
         reseed = None if reseed_steps is None else Reseed(reseed_steps, self._seeds.env_seed)
-        stepper = stepper_of(
-            self._groups, layout, reader, episode_metadata, reseed, ahead, self._spec.action
+        steppers: list[Stepper] = []
+        first_env = 0
+        for group in self._groups:
+            results = ResultReader(group, layout, reader, episode_metadata, first_env, reseed)
+            steppers.append(Stepper(results, self._spec.action, ahead))
+            first_env += group.num_envs
+        self._stepper: Stepper | InterleavedSteppers = (
+            steppers[0] if len(steppers) == 1 else InterleavedSteppers(steppers)
         )
-        self._loop = StepLoop(stepper, self._call, self._counter, self._machine, ahead)
-        self._curves = None if log is None else Curves(log, replay)
-        if self._curves is not None:
+        self._loop = StepLoop(self._stepper, self._call, self._counter, self._machine, ahead)
+        self._curves = Curves(log, replay)
+        if log is not None:
             self._machine.tell_curves = self._curves.counted
         self._is_closed = False
-        self._start = _CallStart(0.0, 0, 0)
+        # The time, the replay's bytes, and the rows outside of their space when a call began.
+        self._began, self._bytes_before, self._outside_before = 0.0, 0, 0
         self._report: CollectReport | None = None
 
     @property
@@ -294,8 +302,7 @@ class Collector:
                         report(so_far)
                         due = time.perf_counter() + max(_PROGRESS_SECONDS, _TIMES_THE_COST * cost)
                 guard.check()
-                if self._curves is not None:
-                    self._curves.flush()
+                self._curves.flush()
                 self._report = done = self._reported()
             if report is not None:
                 report(done)
@@ -341,8 +348,7 @@ class Collector:
             for _ in self._rolling(writer, steps, out):
                 guard.check()
             guard.check()
-            if self._curves is not None:
-                self._curves.flush()
+            self._curves.flush()
             rollout = self._finished(writer)
             self._report = self._reported()
         return rollout
@@ -394,7 +400,7 @@ class Collector:
             "outside": self._watch.rows,
             "faults": self._faults.count,
             "is_open": not machine.needs_reset,
-            "envs_state": self._loop.state_dict(is_open=not machine.needs_reset),
+            "envs_state": self._stepper.state_dict(is_open=not machine.needs_reset),
             "writer": None if writer is None else writer.state_dict(),
         }
 
@@ -445,7 +451,8 @@ class Collector:
             counter.load_state_dict(member(told, "counter"))
             self._watch.rows = whole(member(told, "outside"), "outside")
             self._faults.count = whole(member(told, "faults"), "faults", 0, self._faults.most)
-            why = self._loop.bring_back(member(told, "envs_state"), is_open=is_open)
+            began = time.perf_counter()
+            why = self._stepper.bring_back(member(told, "envs_state"), is_open=is_open)
         except Exception as error:
             if has_changed:  # half of a state is worse than none
                 self.close()
@@ -455,12 +462,13 @@ class Collector:
                 f"state: expected that of a Collector as this one, {error}; make a new Collector, "
                 f"with envs, policy and replay as they were, or begin without the state"
             ) from error
-        if self._curves is not None:
-            self._curves.begin(counter.total_steps)
+        self._curves.begin(counter.total_steps)
         observed = None
         if is_open and not why:
             machine.needs_reset = False
             observed = self._loop.newest_observations
+            seconds = time.perf_counter() - began
+            _LOG.info("brought %d envs back in %.1f s", counter.num_envs, seconds)
         if told.get("writer") is not None:
             machine.continues(told["writer"], observed)
         if why:
@@ -491,8 +499,7 @@ class Collector:
             with contextlib.ExitStack() as stack:
                 for group in self._groups:
                     stack.callback(group.close)
-                if self._curves is not None:
-                    stack.callback(self._curves.close)
+                stack.callback(self._curves.close)
 
     def __enter__(self) -> Self:
         return self
@@ -575,12 +582,12 @@ class Collector:
             try:
                 yield guard
             except BaseException as error:
-                self._machine.fail(error, self._loop.drain)
+                self._machine.fail(error, self._stepper.drain)
                 raise
 
     def _begin(self, numbers: Sequence[int] | None, seeds: Sequence[int] | None = None) -> None:
         """Reset the envs where that is due, and start to count the episodes of these numbers."""
-        started = time.perf_counter()
+        began = time.perf_counter()
         loop, machine, counter = self._loop, self._machine, self._counter
         loop.restart_clock()
         if machine.replay_writer is not None and machine.replay_writer.is_outdated:
@@ -596,8 +603,8 @@ class Collector:
             machine.needs_reset = False
         else:
             counter.begin()
-        stored_bytes = 0 if self._replay is None else self._replay.total_bytes
-        self._start = _CallStart(started, stored_bytes, self._watch.rows)
+        self._began, self._outside_before = began, self._watch.rows
+        self._bytes_before = 0 if self._replay is None else self._replay.total_bytes
 
     def _playing(self, seeds: Sequence[int]) -> Generator[None, bool | None]:
         """One episode from each seed, N at a time; those that were cut are played once more."""
@@ -644,25 +651,17 @@ class Collector:
             lengths=tuple(counter.lengths),
             cut=counter.cut,
             restarts=counter.restarts,
-            outside=self._watch.rows - self._start.outside,
-            seconds=time.perf_counter() - self._start.started,
+            outside=self._watch.rows - self._outside_before,
+            seconds=time.perf_counter() - self._began,
             env_seconds=loop.env_seconds,
             policy_seconds=loop.policy_seconds,
             write_seconds=loop.write_seconds,
             raw_bytes=0 if replay is None else counter.rows * self._spec.row_bytes,
-            stored_bytes=0 if replay is None else replay.total_bytes - self._start.stored_bytes,
+            stored_bytes=0 if replay is None else replay.total_bytes - self._bytes_before,
             total_steps=0 if replay is None else replay.steps,
             digest="" if writer is None else writer.digest,
             path=path,
         )
-
-
-class _CallStart(NamedTuple):
-    """The time, the replay's size, and the rows outside of their space when a call began."""
-
-    started: float
-    stored_bytes: int
-    outside: int
 
 
 class Seeds:
@@ -789,11 +788,8 @@ def check_goal(
     for name, value in (("steps", steps), ("episodes", episodes)):
         if value is not None:
             check_whole(name, value, 1)
-    if seeds is not None:
-        _check_seeds(seeds, groups)
-
-
-def _check_seeds(seeds: Sequence[int], groups: Sequence[Vector]) -> None:
+    if seeds is None:
+        return
     if isinstance(seeds, str | bytes) or not hasattr(seeds, "__len__") or not len(seeds):
         raise ValueError(f"seeds: expected a list of at least one whole number, got {seeds!r}")
     for seed in seeds:

@@ -30,13 +30,15 @@ _Put: TypeAlias = Callable[[int, Mapping[str, float]], object]  # x and values o
 class Curves:
     """Writes points of the episodes that end, of the speed, and of the draws from the replay."""
 
+    # ``log`` is that of `Collector`; with None nothing is written.
+
     def __init__(self, log: object, replay: SequenceReplayBuffer | None) -> None:
         self._replay = replay
         self._waiting: list[EpisodeReport] = []
         self._cost = 0.0
         self._ends = contextlib.ExitStack()
         self._flush: Callable[[], object] | None = None
-        self._put: _Put | None = self._put_of(log)
+        self._put: _Put | None = None if log is None else self._put_of(log)
         self.begin(0)
 
     def begin(self, steps: int) -> None:
@@ -51,6 +53,8 @@ class Curves:
 
     def counted(self, ended: Sequence[EpisodeReport], steps: int) -> None:
         """Note the episodes that have ended by a total of steps, and write what is due."""
+        if self._put is None:
+            return
         self._waiting += ended
         self._steps = steps
         self.start()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NoReturn, overload
 
@@ -290,6 +290,7 @@ class RecordedVectorEnv(_Recorded, VectorWrapper[Any, Any, Any, Any, Any]):
 class _RecordedInHalves(RecordedVectorEnv):
     """A recorded vector env of which a step can be two calls."""
 
+    env: Any
     _begun: BegunStep | None = None
 
     def _begin(self, begin: Any, actions: Any) -> None:
@@ -298,7 +299,7 @@ class _RecordedInHalves(RecordedVectorEnv):
             begin(actions)
         self._begun = begun
 
-    def _finish(self, finish: Any) -> Any:
+    def _finish(self, finish: Callable[[], _Result]) -> _Result:
         begun, self._begun = self._begun, None
         with self._recording:
             with self._exact_infos:
@@ -310,13 +311,10 @@ class _RecordedInHalves(RecordedVectorEnv):
 
 class _RecordedBySend(_RecordedInHalves):
     def send(self, actions: Any) -> None:
-        env: Any = self.env
-        self._begin(env.send, actions)
+        self._begin(self.env.send, actions)
 
     def recv(self) -> _Result:
-        env: Any = self.env
-        result: _Result = self._finish(env.recv)
-        return result
+        return self._finish(self.env.recv)
 
 
 class _RecordedByStepAsync(_RecordedInHalves):
@@ -325,28 +323,23 @@ class _RecordedByStepAsync(_RecordedInHalves):
     _begun_reset: BegunReset | None = None
 
     def step_async(self, actions: Any) -> None:
-        env: Any = self.env
-        self._begin(env.step_async, actions)
+        self._begin(self.env.step_async, actions)
 
     def step_wait(self, timeout: float | None = None) -> _Result:
-        env: Any = self.env
-        result: _Result = self._finish(lambda: env.step_wait(timeout))
-        return result
+        return self._finish(partial(self.env.step_wait, timeout))
 
     def reset_async(self, seed: Any = None, options: dict[str, Any] | None = None) -> None:
-        env: Any = self.env
         begun = self._recording.begin_reset(seed, options)
         with self._recording:
             self._exact_infos.prepare()
-            env.reset_async(seed, options)
+            self.env.reset_async(seed, options)
         self._begun_reset = begun
 
     def reset_wait(self, timeout: float | None = None) -> _Reset:
-        env: Any = self.env
         begun, self._begun_reset = self._begun_reset, None
         with self._recording:
             with self._exact_infos:
-                result: _Reset = env.reset_wait(timeout)
+                result: _Reset = self.env.reset_wait(timeout)
             if begun is not None:
                 self._recording.finish_reset(begun, *result)
         return result

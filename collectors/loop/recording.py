@@ -81,7 +81,7 @@ class RecordedSteps:
         self._fixed = fixed if isinstance(fixed, FixedVectorSpaces) else None
         """Converts what the caller's envs take and return, where a space of theirs needs it."""
         self._envs = envs = fixed
-        reader = InfoReader.of(info, declared_info(envs))
+        reader = InfoReader(info, declared_info(envs))
         self.reads_infos = bool(reader.missing)
         """The infos of steps are needed."""
         episode_metadata = EpisodeMetadata(metadata)
@@ -102,7 +102,7 @@ class RecordedSteps:
                 copies=keeps_stacks and not stacks_are_known([envs], self.spec),
             )
             self._counter = EpisodeCounter(self.reader.num_envs)  # for the curves
-            self._curves = None if log is None else Curves(log, replay)
+            self._curves = Curves(log, replay)
             on_error.pop_all()
         self._checker = ChoiceChecker(
             envs.single_action_space, self.spec, "the loop gave", "the loop", is_single=is_single
@@ -118,8 +118,8 @@ class RecordedSteps:
             is_recorded=True,
             held_bytes=held_bytes,
         )
-        self._machine = StepMachine(session, None if self._curves is None else self._counter)
-        if self._curves is not None:
+        self._machine = StepMachine(session, None if log is None else self._counter)
+        if log is not None:
             self._machine.tell_curves = self._curves.counted
         self._extras: dict[str, np.ndarray] = {}
         self._no_actions: dict[str, np.ndarray] = {}
@@ -247,8 +247,7 @@ class RecordedSteps:
             with contextlib.ExitStack() as stack:
                 if self._owns_replay:
                     stack.callback(self.replay.close)
-                if self._curves is not None:
-                    stack.callback(self._curves.close)
+                stack.callback(self._curves.close)
 
     def finish(self) -> None:
         """Close when the env is dropped, or the process ends."""

@@ -91,7 +91,10 @@ class CollectReport:
         parts = [f"{self.steps:,} steps", f"{rate:,.0f}/s"]
         if skip > 1:
             parts.append(f"{rate * skip:,.0f} frames/s")
-        parts.append(f"{self.episodes:,} episodes{_spread(self.returns)}")
+        spread = ""
+        if self.returns:
+            spread = f"  return {np.mean(self.returns):.1f} ± {np.std(self.returns):.1f}"
+        parts.append(f"{self.episodes:,} episodes{spread}")
         if self.stored_bytes:
             smaller = f" ({self.compression:.0f}x smaller)" if self.compression >= 1.5 else ""
             parts.append(f"rows of {format_bytes(self.stored_bytes)}{smaller}")
@@ -230,9 +233,3 @@ def rate_parts(report: CollectReport) -> list[Part]:
     if report.frames > report.steps > 0:
         parts.append(Part(f"{rate(speed * report.frames / report.steps)} frames/s", 6))
     return parts
-
-
-def _spread(returns: tuple[float, ...]) -> str:
-    if not returns:
-        return ""
-    return f"  return {np.mean(returns):.1f} ± {np.std(returns):.1f}"

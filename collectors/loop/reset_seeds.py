@@ -42,7 +42,6 @@ class ResetSeeds:
         self._envs = envs
         self._first_env = first_env
         self._reseed = reseed if reseed is not None and takes_seeds_of_some(envs) else None
-        self._wants_array = is_ale(envs)
         self._is_disabled = mode_of(envs) is AutoresetMode.DISABLED
         self._resets_take_a_step = mode_of(envs) is AutoresetMode.NEXT_STEP
         self._steps = 0 if reseed is None else reseed.steps
@@ -130,17 +129,14 @@ class ResetSeeds:
             and not (terminated[env] and _has_lives(last_info, env))
         ]
 
-    def draw(self, envs: Sequence[int]) -> list[int | None] | np.ndarray | None:
-        """Seeds for a reset of some envs, in the form that the vector env takes; None for none."""
-        if not envs:
-            return None
-        assert self._reseed is not None
+    def draw(self, envs: Sequence[int]) -> dict[int, int]:
+        """Seeds for a reset of some envs, which are `due`."""
+        seeds: dict[int, int] = {}
         for env in envs:
-            self._given[env] = self._reseed.seed_of(self._first_env + env, self._counts[env])
+            assert self._reseed is not None
+            seeds[env] = self._reseed.seed_of(self._first_env + env, self._counts[env])
             self._counts[env] += 1
-        if self._wants_array:  # of the envs that are reset
-            return np.array([self._given[env] for env in envs], np.int64)
-        return [self._given[env] if env in envs else None for env in range(self._envs.num_envs)]
+        return seeds
 
     def facts_of(self, env: int, info: _Info, place: int) -> dict[str, object]:
         """Facts about a reset: its seed, no-ops and snapshot, as far as they are known."""
@@ -156,7 +152,13 @@ class ResetSeeds:
             else:
                 self.log.seeded(env, seed, own)
         if own is not None:
-            seed = self._checked(env, own)
+            if not is_whole(own) or own < 0:
+                raise ValueError(
+                    f"info['reset_seed'] of env {self._first_env + env}: expected the seed of its "
+                    f"reset, a whole number >= 0, got {own!r}; leave the key out where a reset is "
+                    f"not seeded"
+                )
+            seed = int(own)
         elif seed is not None:
             seed = int(seed)  # not a ShardSeed
         facts: dict[str, object] = {}
@@ -174,15 +176,6 @@ class ResetSeeds:
             if is_snapshot(snapshot):
                 facts["snapshot"] = base64.b64encode(snapshot).decode()
         return facts
-
-    def _checked(self, env: int, seed: object) -> int:
-        if not is_whole(seed) or seed < 0:
-            raise ValueError(
-                f"info['reset_seed'] of env {self._first_env + env}: expected the seed of its "
-                f"reset, a whole number >= 0, got {seed!r}; leave the key out where a reset is not "
-                f"seeded"
-            )
-        return int(seed)
 
 
 def takes_seeds_of_some(envs: Vector) -> bool:

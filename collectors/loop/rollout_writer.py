@@ -220,13 +220,11 @@ class RolloutWriter:
             row = int(self._row[env])
             before = {name: bool(self._arrays[name][row - 1, env]) for name in _FLAGS}
             if before["truncated"] and not before["terminated"]:
-                self._ends.append(_OpenEnd(row - 1, env, self._newest(row, env)))
-
-    def _newest(self, row: int, env: int) -> _Leaves:
-        """An env's newest observation, and the policy's state that belongs to it."""
-        leaves = {name: self._arrays[name][row, env].copy() for name in self._observed}
-        state = {} if self._state is None else self._state.of(np.array([env]))
-        return {**leaves, **{_STATE + name: rows[0] for name, rows in state.items()}}
+                leaves = {name: self._arrays[name][row, env].copy() for name in self._observed}
+                # The policy's state that belongs to the observation.
+                state = {} if self._state is None else self._state.of(np.array([env]))
+                leaves |= {_STATE + name: rows[0] for name, rows in state.items()}
+                self._ends.append(_OpenEnd(row - 1, env, leaves))
 
     def _mask_out(self, envs: np.ndarray) -> None:
         """Skip rows whose action was not used, as the env was reset: their mask stays False."""
@@ -309,7 +307,13 @@ class RolloutWriter:
         if value is not None and len(step):
             given = copied(observation)
             result = value(given) if self._state is None else value(given, copied(state))
-            values = _checked_values(result, len(step))
+            values = np.asarray(result)
+            if values.shape != step.shape or values.dtype.kind != "f":
+                raise ValueError(
+                    f"policy.value returned shape {values.shape} and dtype {values.dtype} for "
+                    f"{len(step)} observations, expected floats of shape {step.shape}; convert "
+                    f"them in the policy"
+                )
         elif value is not None:
             values = np.zeros(0, np.float32)
         return Bootstrap(step, env, observation, state, values)
@@ -346,13 +350,3 @@ class RolloutWriter:
 def _of_kind(kind: FieldKind, rows: _Leaves) -> dict[str, np.ndarray]:
     """The arrays of the fields of a kind, by key."""
     return {key_of(name): array for name, array in rows.items() if kind_of(name) == kind}
-
-
-def _checked_values(result: object, k: int) -> np.ndarray:
-    values = np.asarray(result)
-    if values.shape != (k,) or values.dtype.kind != "f":
-        raise ValueError(
-            f"policy.value returned shape {values.shape} and dtype {values.dtype} for {k} "
-            f"observations, expected floats of shape ({k},); convert them in the policy"
-        )
-    return values

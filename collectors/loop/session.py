@@ -52,14 +52,15 @@ def describe(
     shard: tuple[int, int] | None = None,  # None where there is one machine only
 ) -> dict[str, object]:
     """JSON-able facts about a run: the envs, the policy, the seed, the versions and the machine."""
-    recipe = recipe_of(groups[0])
+    recipe, rate = recipe_of(groups[0]), groups[0].metadata.get("render_fps")
+    is_rate = isinstance(rate, (int, float)) and 0 < rate < math.inf  # for a clip of episodes
     return {
         # As it is read back from a file, so that the two can be compared.
         "recipe": json.loads(json.dumps({k: v for k, v in recipe.items() if k != "versions"})),
         **spaces_facts(groups[0].single_observation_space, groups[0].single_action_space),
         **_env_spec(groups),
         **_vector_wrappers(groups[0]),
-        **_frame_rate(groups[0]),
+        **({"render_fps": rate} if is_rate else {}),
         "num_envs": sum(group.num_envs for group in groups),
         "autoreset": mode_of(groups[0]).name,
         **({} if seed is None else {"seed": str(seed)}),
@@ -99,25 +100,15 @@ def _env_spec(groups: Sequence[Vector]) -> dict[str, object]:
     return {"env_spec": text, **({"env_module": module} if isinstance(module, str) else {})}
 
 
-def _frame_rate(envs: Vector) -> dict[str, object]:
-    """Frames a second that the env declares, for a clip of its episodes."""
-    rate = envs.metadata.get("render_fps")
-    is_rate = isinstance(rate, (int, float)) and 0 < rate < math.inf
-    return {"render_fps": rate} if is_rate else {}
-
-
 def _vector_wrappers(envs: Vector) -> dict[str, object]:
     """Names of the vector wrappers, through which single envs that are made again do not pass."""
     names = [
         type(layer).__name__
         for layer in _layers(envs)
-        if not (isinstance(layer, RecordEpisodeStatistics) or _is_own(layer))
+        if not isinstance(layer, RecordEpisodeStatistics)
+        and type(layer).__module__.split(".")[0] != "stepwell"
     ]
     return {"vector_wrappers": names} if names else {}
-
-
-def _is_own(layer: object) -> bool:
-    return type(layer).__module__.split(".")[0] == "stepwell"
 
 
 def _spec_texts(envs: Vector) -> set[str | None]:
@@ -192,8 +183,11 @@ def spec_of_rows(
     """The fields of the rows of envs, without the extras, which the first action shows."""
     # ``frame_stack`` is the number of frames that the user declares; None takes the known one, or 1
     # where the replay holds whole stacks already.
-    if frame_stack is None and replay is not None and _holds_whole_stacks(replay, envs):
-        frame_stack = 1
+    if frame_stack is None and replay is not None and replay.is_bound:
+        shape = envs.single_observation_space.shape
+        fields = replay.spec.of_kind("observation")
+        if any((one.key, one.shape, one.stack) == ("", shape, 1) for one in fields):
+            frame_stack = 1
     stack, padding = frame_stack_of(envs, frame_stack)
     return Spec.from_spaces(
         envs.single_observation_space,
@@ -471,27 +465,25 @@ class _Streams:
 
     def _add(self, chunks: Sequence[Chunk]) -> None:
         with self._target.write_lock:
-            self._add_alone(chunks)
-
-    def _add_alone(self, chunks: Sequence[Chunk]) -> None:
-        free = self.storage.index.next_episode
-        self._is_alone &= free == self._next_episode
-        renumbered: list[Chunk] = []
-        for chunk in chunks:
-            number, stored = self._newest.get(chunk.stream, (-1, -1))
-            if chunk.episode != number:
-                stored = chunk.episode if self._is_alone else free
-                free = max(free, stored + 1)
-                self._newest[chunk.stream] = chunk.episode, stored
-            stream = chunk.stream + self.first
-            is_same = chunk.episode == stored and chunk.stream == stream
-            renumbered.append(chunk if is_same else replace(chunk, episode=stored, stream=stream))
-        try:
-            self._target.add(renumbered)
-        except BaseException:
-            self._newest = {}  # the writer gives other numbers to what follows
-            raise
-        self._next_episode = self.storage.index.next_episode
+            free = self.storage.index.next_episode
+            self._is_alone &= free == self._next_episode
+            renumbered: list[Chunk] = []
+            for chunk in chunks:
+                number, stored = self._newest.get(chunk.stream, (-1, -1))
+                if chunk.episode != number:
+                    stored = chunk.episode if self._is_alone else free
+                    free = max(free, stored + 1)
+                    self._newest[chunk.stream] = chunk.episode, stored
+                stream = chunk.stream + self.first
+                is_same = chunk.episode == stored and chunk.stream == stream
+                one = chunk if is_same else replace(chunk, episode=stored, stream=stream)
+                renumbered.append(one)
+            try:
+                self._target.add(renumbered)
+            except BaseException:
+                self._newest = {}  # the writer gives other numbers to what follows
+                raise
+            self._next_episode = self.storage.index.next_episode
 
     @property
     def _target(self) -> SequenceReplayBuffer:
@@ -504,10 +496,3 @@ _sessions: weakref.WeakKeyDictionary[
     SequenceReplayBuffer, weakref.WeakKeyDictionary[ReplayWriter, _Streams]
 ] = weakref.WeakKeyDictionary()
 """The writers of each replay that may write again, and their streams."""
-
-
-def _holds_whole_stacks(replay: SequenceReplayBuffer, envs: Vector) -> bool:
-    """Test whether the replay already stores observations of these envs in full."""
-    shape = envs.single_observation_space.shape
-    fields = replay.spec.of_kind("observation") if replay.is_bound else ()
-    return any((f.key, f.shape, f.stack) == ("", shape, 1) for f in fields)

@@ -386,19 +386,6 @@ class StepLoop:
         self.env_seconds += time.perf_counter() - began
         return bool(results)
 
-    def state_dict(self, *, is_open: bool) -> dict[str, object]:
-        """The way to bring the envs back; see `action_log`."""
-        return self._stepper.state_dict(is_open=is_open)
-
-    def bring_back(self, state: object, *, is_open: bool) -> str:
-        """Play new envs up to a state of `state_dict`; why that failed, or nothing."""
-        began = time.perf_counter()
-        why = self._stepper.bring_back(state, is_open=is_open)
-        if is_open and not why:
-            seconds = time.perf_counter() - began
-            _LOG.info("brought %d envs back in %.1f s", self._counter.num_envs, seconds)
-        return why
-
     @property
     def newest_observations(self) -> dict[str, np.ndarray]:
         """The newest observations of all envs, ``[N, ...]`` by field name; none is stepping."""
@@ -407,10 +394,6 @@ class StepLoop:
         if results[0].env_ids is None:
             return dict(names)
         return {name: np.concatenate([one.leaves[name] for one in results]) for name in names}
-
-    def drain(self) -> None:
-        """Finish a step that was sent and not received, and drop its result."""
-        self._stepper.drain()
 
 
 class EpisodeCounter:
@@ -500,7 +483,9 @@ class EpisodeCounter:
             steps -= len(first)
             self.restarts += result.restarts
             if result.restarts:
-                self._tell_cut(first.tolist())
+                open_ones = self._counts[first] & (self._lengths[first] > 0)
+                if cut := first[open_ones].tolist():
+                    _LOG.warning("envs were restarted: the episodes of envs %s are cut", cut)
             self._start(first.tolist(), result.metadata or {})
         self.total_steps += steps
         if self._waiting is not None:
@@ -577,12 +562,6 @@ class EpisodeCounter:
             if length >= 0 and (self._waiting is None or self._counts[env]):
                 self.cut += length > 0
                 self._sums[env], self._lengths[env] = 0, -1
-
-    def _tell_cut(self, envs: list[int]) -> None:
-        """Log the episodes that end here because their envs were restarted."""
-        cut = [env for env in envs if self._counts[env] and self._lengths[env] > 0]
-        if cut:
-            _LOG.warning("envs were restarted: the episodes of envs %s are cut", cut)
 
     def _end(self, result: StepResult, envs: np.ndarray) -> None:
         """Report the episodes that end with these rows."""

@@ -17,6 +17,9 @@ MetadataOrFunction: TypeAlias = (
 index of the env and the info of its reset."""
 
 
+_NOTHING: Mapping[str, object] = {}
+
+
 class StepResult(NamedTuple):
     """The result of one vector step in a single form, for every autoreset mode."""
 
@@ -97,27 +100,25 @@ class InfoReader:
     """Reads declared fields from a vector env's info, whichever keys are there at a step."""
 
     # ``missing`` has the value that means "not there", by field name: a number or an array of them,
-    # which also determines the field's dtype and shape.
+    # which also determines the field's dtype and shape. ``declared`` has others of the envs.
 
-    def __init__(self, missing: Mapping[str, object]) -> None:
-        if not isinstance(missing, Mapping):
+    def __init__(
+        self, missing: Mapping[str, object] | None, declared: Mapping[str, object] = _NOTHING
+    ) -> None:
+        given = missing or {}
+        if not isinstance(given, Mapping):
             raise TypeError(
                 f"info: expected a mapping of names to the value that means 'not there', such as "
-                f"{{'lives': -1}}, got {missing!r}"
+                f"{{'lives': -1}}, got {given!r}"
             )
-        self.missing = {name: np.asarray(value) for name, value in missing.items()}
+        fields = {**declared, **given}
+        self.missing = {name: np.asarray(value) for name, value in fields.items()}
         for name, value in self.missing.items():
             if value.dtype.kind not in "biufc":
                 raise TypeError(
                     f"info field {name!r}: expected a number or an array of them that stands for a "
-                    f"missing value, got {missing[name]!r}"
+                    f"missing value, got {fields[name]!r}"
                 )
-
-    @classmethod
-    def of(cls, missing: Mapping[str, object] | None, declared: Mapping[str, object]) -> InfoReader:
-        """A reader of the user's fields, and of others that the envs declare."""
-        given = cls(missing or {}).missing
-        return cls({**declared, **given})
 
     def read(self, info: Mapping[str, object], num_envs: int) -> dict[str, np.ndarray]:
         """The declared fields ``[N, ...]`` as ``info/<name>``, in their dtypes and shapes."""

@@ -228,8 +228,18 @@ def frame_stack_of(envs: Vector, frame_stack: int | None) -> tuple[int, Literal[
     if is_ale and "frame_stack" not in recipe:
         stack = cast("tuple[int, ...]", envs.single_observation_space.shape)[0]
         padding = "zero"
-    elif not {"frame_stack", "stack_padding", "wrappers"} & set(recipe):
-        stack, padding = _inspected_stack(envs, frame_stack)
+    elif frame_stack != 1 and not {"frame_stack", "stack_padding", "wrappers"} & set(recipe):
+        from ...wrappers.recipe import stack_of_vector  # loads all of gymnasium's wrappers
+
+        stack, padding = stack_of_vector(envs) or (1, "repeat")
+        if padding is None and frame_stack is not None:
+            raise ValueError(
+                f"frame_stack={frame_stack}: expected padding by zeros or by the first frame "
+                f"before an episode, got FrameStackObservation with a custom frame; leave it out, "
+                f"or say frame_stack=1, to store whole stacks"
+            )
+        if padding is None:
+            stack, padding = 1, "repeat"
     return cast("int", stack if frame_stack is None else frame_stack), cast(
         "Literal['zero', 'repeat']", padding
     )
@@ -246,24 +256,6 @@ def has_known_stacks(envs: Vector, stack: int) -> bool:
     recipe = recipe_of(envs)
     is_made = recipe.get("maker") in ("make_atari", "make_nes")
     return is_made and recipe.get("frame_stack") == stack
-
-
-def _inspected_stack(envs: Vector, frame_stack: int | None) -> tuple[int, str]:
-    """The stack and padding of the wrappers of envs that declare nothing."""
-    from ...wrappers.recipe import stack_of_vector  # loads all of gymnasium's wrappers
-
-    if frame_stack == 1:
-        return 1, "repeat"
-    stack, padding = stack_of_vector(envs) or (1, "repeat")
-    if padding is not None:
-        return stack, padding
-    if frame_stack is not None:
-        raise ValueError(
-            f"frame_stack={frame_stack}: expected padding by zeros or by the first frame before an "
-            f"episode, got FrameStackObservation with a custom frame; leave it out, or say "
-            f"frame_stack=1, to store whole stacks"
-        )
-    return 1, "repeat"
 
 
 def env_name(envs: Vector) -> str:

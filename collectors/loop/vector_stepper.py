@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -15,15 +15,11 @@ from ...buffers.base.untrusted_json import items, mapping, member, whole
 from ...buffers.spec.exact_values import BadValue
 from ...wrappers.final_observations import ExactInfos
 from .action_log import ActionLog, Past
-from .reset_seeds import Reseed, takes_seeds_of_some
+from .reset_seeds import takes_seeds_of_some
 from .result_reader import ResultReader
-from .step_result import (
-    EpisodeMetadata,
-    InfoReader,
-    StepResult,
-)
+from .step_result import StepResult
 from .steps_ahead import StepsAhead
-from .vector_envs import Vector, is_ale, is_partial, refuse_bad_reset, split_step
+from .vector_envs import is_ale, is_partial, refuse_bad_reset, split_step
 
 
 class Stepper:
@@ -31,31 +27,27 @@ class Stepper:
 
     def __init__(
         self,
-        envs: Vector,
-        layout: Layout,
-        info: InfoReader,
-        metadata: EpisodeMetadata,
-        first_env: int = 0,
-        reseed: Reseed | None = None,
+        reader: ResultReader,
+        action: Layout,  # the nesting of the envs' actions
         # Of envs on a device, which are not stepped here; None for all others
         ahead: StepsAhead | None = None,
-        action: Layout = "action",  # the nesting of their actions
     ) -> None:
-        self.reader = ResultReader(envs, layout, info, metadata, first_env, reseed)
+        self.reader = reader
+        self._envs = envs = reader.envs
         self._log: ActionLog | None = None  # of envs that may be brought back
         if ahead is None and not is_partial(envs):
             is_alone = takes_seeds_of_some(envs)
             self._log = ActionLog(envs.num_envs, action, is_alone=is_alone)
-            self.reader.reset_seeds.log = self._log
+            reader.reset_seeds.log = self._log
         self.env_ids: np.ndarray | None = None
         """[n] envs of the newest rows; None for all of them."""
-        self._envs = envs
         if ahead is None:
             self._send, self._receive = split_step(envs)
         else:
             self._send, self._receive = ahead.send, ahead.receive
         self._exact_infos = ExactInfos(envs)
-        self._is_waiting = False
+        self.is_waiting = False
+        """A step was sent, and not received."""
         self._was_reset = False
 
     def reset(self, seed: int | Sequence[int]) -> list[StepResult]:
@@ -77,20 +69,22 @@ class Stepper:
         if self._log is not None:
             self._log.add(action)
         self._send(action)
-        self._is_waiting = True
+        self.is_waiting = True
 
     def receive(self) -> list[StepResult]:
         """Finish the step and return its rows, in the order in which they count."""
-        self._is_waiting = False
+        self.is_waiting = False
         with self._exact_infos:
             step = self._receive()
         reader = self.reader
         results = reader.of_step(step)
         if reader.mode is AutoresetMode.DISABLED:
             if reader.any_ended:
-                results.append(self._reset_some(reader.ended, reader.due))
+                seeds = reader.reset_seeds.draw(reader.due)
+                results.append(self._reset_some(reader.ended, seeds))
         elif reader.due:
-            results.append(self._reset_some(reader.marked(reader.due), reader.due))
+            seeds = reader.reset_seeds.draw(reader.due)
+            results.append(self._reset_some(reader.marked(reader.due), seeds))
         self.env_ids = reader.env_ids
         return results
 
@@ -105,8 +99,8 @@ class Stepper:
 
     def drain(self) -> None:
         """Finish a step that was sent and not received, and drop its result."""
-        if self._is_waiting:
-            self._is_waiting = False
+        if self.is_waiting:
+            self.is_waiting = False
             with self._exact_infos:
                 self._receive()
 
@@ -163,22 +157,12 @@ class Stepper:
         for step in range(past.steps + 1):
             young = [env for env, since in enumerate(past.since) if since == step > 0]
             if young:
-                self._reset_alone(young, past.seeds)
+                seeds = {env: past.seeds[env] for env in young}
+                self._reset_some(self.reader.marked(young), seeds)
+                self.env_ids = self.reader.env_ids
             if step < past.steps:
                 self.send(self._log.action_of(past, step))
                 self.receive()
-
-    def _reset_alone(self, young: Sequence[int], seeds: Sequence[int]) -> None:
-        """Reset some envs, each with its seed."""
-        chosen = self.reader.marked(young)
-        some: Any = [seeds[env] if mark else None for env, mark in enumerate(chosen.tolist())]
-        if is_ale(self._envs):
-            some = np.array([seeds[env] for env in young], np.int64)
-        with self._exact_infos:
-            observation, info = self._envs.reset(seed=some, options={"reset_mask": chosen.copy()})
-        given = {env: seeds[env] for env in young}
-        self.reader.of_some_resets(observation, info, chosen, given)
-        self.env_ids = self.reader.env_ids
 
     def _reset_all(self, seed: int | Sequence[int]) -> tuple[Any, Any]:
         if isinstance(seed, int):  # every vector env takes one number
@@ -196,17 +180,17 @@ class Stepper:
                 f"stepwell.make_vec"
             ) from error
 
-    def _reset_some(self, chosen: np.ndarray, seeded: Sequence[int]) -> StepResult:
-        """Reset the envs marked in ``chosen`` [N], with a seed those in ``seeded``."""
+    def _reset_some(self, chosen: np.ndarray, seeds: Mapping[int, int]) -> StepResult:
+        """Reset the envs marked in ``chosen`` [N], with a seed those that have one."""
         chosen = chosen.copy()
-        options = {"reset_mask": chosen.copy()}
-        seeds: Any = self.reader.reset_seeds.draw(seeded)
+        given: dict[str, Any] = {"options": {"reset_mask": chosen.copy()}}
+        if seeds and is_ale(self._envs):  # of the envs that are reset
+            given["seed"] = np.array(list(seeds.values()), np.int64)
+        elif seeds:
+            given["seed"] = [seeds.get(env) for env in range(self._envs.num_envs)]
         with self._exact_infos:
-            if seeds is None:
-                observation, info = self._envs.reset(options=options)
-            else:
-                observation, info = self._envs.reset(seed=seeds, options=options)
-        return self.reader.of_some_resets(observation, info, chosen, {})
+            observation, info = self._envs.reset(**given)
+        return self.reader.of_some_resets(observation, info, chosen, seeds)
 
 
 class InterleavedSteppers:
@@ -221,7 +205,6 @@ class InterleavedSteppers:
         ends = np.cumsum(counts).tolist()
         self._env_ids = [np.arange(end - n, end) for n, end in zip(counts, ends, strict=True)]
         self._turn = 0
-        self._is_waiting = [False] * len(counts)
 
     @property
     def reader(self) -> ResultReader:
@@ -255,7 +238,6 @@ class InterleavedSteppers:
     def send(self, action: Tree) -> None:
         """Begin a step of the group whose turn it is."""
         self._steppers[self._turn].send(action)
-        self._is_waiting[self._turn] = True
 
     def receive(self) -> list[StepResult]:
         """Pass the turn on, and finish the next group's step if one was sent."""
@@ -285,39 +267,20 @@ class InterleavedSteppers:
 
     def drain(self) -> None:
         """Finish the steps that were sent and not received, and drop their results."""
-        self._is_waiting = [False] * len(self._steppers)
         for stepper in self._steppers:
             stepper.drain()
 
     def _received(self, group: int) -> list[StepResult]:
-        if not self._is_waiting[group]:
+        stepper = self._steppers[group]
+        if not stepper.is_waiting:
             return []
-        self._is_waiting[group] = False
-        results = self._steppers[group].receive()
-        if self._steppers[group].reader.maybe_ended is not None:
+        results = stepper.receive()
+        if stepper.reader.maybe_ended is not None:
             raise ValueError(
                 "life_loss_info=True: expected one vector env with it, got several in turns; make "
                 "the envs without it, or give the Collector one vector env"
             )
         return [result.renumbered(self._env_ids[group]) for result in results]
-
-
-def stepper_of(
-    groups: Sequence[Vector],
-    layout: Layout,
-    info: InfoReader,
-    metadata: EpisodeMetadata,
-    reseed: Reseed | None = None,
-    ahead: StepsAhead | None = None,
-    action: Layout = "action",
-) -> Stepper | InterleavedSteppers:
-    """A stepper of one vector env, or of several in turns; only one may have steps ``ahead``."""
-    steppers: list[Stepper] = []
-    first_env = 0
-    for group in groups:
-        steppers.append(Stepper(group, layout, info, metadata, first_env, reseed, ahead, action))
-        first_env += group.num_envs
-    return steppers[0] if len(steppers) == 1 else InterleavedSteppers(steppers)
 
 
 def _seeds_of(env_ids: np.ndarray, seed: int | Sequence[int]) -> int | Sequence[int]:
