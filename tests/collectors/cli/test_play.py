@@ -72,19 +72,22 @@ class Keyboard:
             text=True,
         )
 
-    def press_until(self, key: str, is_there: Callable[[], object]) -> None:
+    def press_until(
+        self, key: str, is_there: Callable[[], object], process: subprocess.Popen[str]
+    ) -> None:
         """Press a key again and again: a window that is just opening gets none."""
 
         def pressed() -> object:
             self("key", key)
             return is_there()
 
-        self.wait(pressed)
+        self.wait(pressed, process)
 
     @staticmethod
-    def wait(is_there: Callable[[], object]) -> None:
+    def wait(is_there: Callable[[], object], process: subprocess.Popen[str]) -> None:
         until = time.monotonic() + WAIT_SECONDS
         while not is_there():
+            assert process.poll() is None, process.communicate()
             assert time.monotonic() < until
             time.sleep(0.05)
 
@@ -126,9 +129,9 @@ def test_keys_of_a_keyboard_are_the_stored_actions_and_the_store_is_proved(
 
         def steps(count: int) -> None:
             goal = len(lines_of_log()) + count
-            keyboard.wait(lambda: len(lines_of_log()) >= goal)
+            keyboard.wait(lambda: len(lines_of_log()) >= goal, process)
 
-        keyboard.press_until("ctrl", lambda: len(lines_of_log()) > 1)  # any key begins
+        keyboard.press_until("ctrl", lambda: len(lines_of_log()) > 1, process)  # any key begins
         keyboard("keydown", "Right")
         steps(6)
         keyboard("keydown", "x")
