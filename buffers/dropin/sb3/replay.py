@@ -211,8 +211,7 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
         lead = self.buffer_size, self.n_envs
         if self._ring is None:
             self.observations, self.next_observations = self._zeros(lead), self._zeros(lead)
-        dtype: Any = self.action_space.dtype
-        kind = _FLOAT32 if dtype == np.float64 else dtype  # as SB3 keeps actions
+        kind = self._maybe_cast_dtype(self.action_space.dtype)
         self.actions = np.zeros((*lead, self.action_dim), kind)
         self.rewards, self.dones, self.timeouts = (np.zeros(lead, np.float32) for _ in range(3))
         self._use_arrays()
@@ -320,6 +319,11 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
             "resume=False lets it begin empty",
             *(replay.path, steps, self.n_envs),
         )
+
+    @staticmethod
+    def _maybe_cast_dtype(dtype: Any) -> Any:
+        """float32 in place of float64, as SB3 keeps actions; subclasses and its tests call it."""
+        return np.float32 if dtype == np.float64 else dtype
 
     @property
     def replay(self) -> SequenceReplayBuffer:
