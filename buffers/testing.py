@@ -710,12 +710,12 @@ def assert_same_steps(
     Raises:
         AssertionError: They differ.
     """
-    found = list(back.iter_episodes())
-    expected = [episode for episode in replay.iter_episodes() if episode.steps]
-    if len(found) != len(expected):
-        found = [episode for episode in found if episode.steps]
+    found, expected = list(back.iter_episodes()), list(replay.iter_episodes())
     if len({episode.stream for episode in found}) > 1:  # may come one stream after the other
         found, expected = _by_stream(found), _by_stream(expected)
+    expected = [episode for episode in expected if episode.steps]
+    if len(found) != len(expected):
+        found = [episode for episode in found if episode.steps]
     counts = len(found), len(expected)
     assert counts[0] == counts[1], f"expected {counts[1]} episodes with a step, got {counts[0]}"
     for number, (one, other) in enumerate(zip(found, expected, strict=True)):

@@ -337,7 +337,7 @@ class _Chains:
         chain.blocks, chain.count = [], 0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Chain:
     """Unwritten rows of one stream, and the last chunk that was written."""
 

@@ -13,9 +13,18 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from stepwell.buffers import Field
-from stepwell.buffers.testing import check_format
-from support.exchanged_stores import DISCRETE, IMAGE, PICTURES, Wanted, assert_same, stores
+from stepwell.buffers import Chunk, End, Field, SequenceReplayBuffer, Spec
+from stepwell.buffers.testing import assert_same_steps, check_format
+from support.exchanged_stores import (
+    DISCRETE,
+    IMAGE,
+    PICTURES,
+    REWARD,
+    VECTOR,
+    Wanted,
+    assert_same,
+    stores,
+)
 from support.format_packages import require
 from support.rows.all_kinds import KINDS
 from support.tiers import proofs_but
@@ -101,6 +110,17 @@ def moved_channels(name: str, options: Mapping[str, object], field: Field) -> tu
     if is_picture and not is_whole_stack and field.shape == (3, 16, 18):
         return 1, -1
     return 0, 0
+
+
+def test_streams_are_compared_in_the_order_in_which_they_began() -> None:
+    stored, back = (SequenceReplayBuffer() for _ in range(2))
+    episodes = [(0, 1), (1, 3), (0, 2)]  # streams and rows; the first one has no step
+    for replay, order in ((stored, episodes), (back, [*episodes[::2], episodes[1]])):
+        replay.bind(Spec((VECTOR, DISCRETE, REWARD), "observation", "action"), {})
+        for number, (stream, count) in enumerate(order):
+            rows = {f.name: np.zeros((count, *f.shape), f.numpy_dtype) for f in replay.spec.fields}
+            replay.add([Chunk(number, stream, 0, End.NONE, rows, {})])
+    assert_same_steps(back, stored)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
