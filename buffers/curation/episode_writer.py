@@ -389,7 +389,10 @@ class EpisodeWriter:
 def check_replay(name: str, value: object) -> None:
     """Refuse what is no replay."""
     if not isinstance(value, SequenceReplayBuffer):
-        raise TypeError(f"{name}: expected a SequenceReplayBuffer, got {type(value).__name__}")
+        raise TypeError(
+            f"{name}: expected a SequenceReplayBuffer, got {type(value).__name__}; make one, with "
+            f"a path for a folder"
+        )
 
 
 def check_new(target: SequenceReplayBuffer) -> None:

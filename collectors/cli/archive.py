@@ -173,9 +173,11 @@ def _check_entry(index: Path | None, entry: Mapping[str, str | None], *, is_part
 
 def made_parts(report: ArchiveReport | RestoreReport, out: Path, *middle: Part) -> list[Part]:
     """The summary of what was made, with some parts in the middle."""
+    left = report.left_out_episodes
     return [
         Part(plural(report.episodes, "episode"), style="bold"),
         Part(plural(report.steps, "step"), style="bold"),
+        *([Part(f"{left:,} left out", style="yellow")] if left else []),
         *middle,
         Part(f"{report.seconds:,.1f} s"),
         Part(f"in {out}", style="bold"),
@@ -183,11 +185,9 @@ def made_parts(report: ArchiveReport | RestoreReport, out: Path, *middle: Part) 
 
 
 def _archive_parts(report: ArchiveReport, before: int, out: Path) -> list[Part]:
-    left = report.left_out_episodes
     return made_parts(
         report,
         out,
-        *([Part(f"{left:,} left out", style="yellow")] if left else []),
         Part(f"{format_bytes(before)} -> {format_bytes(report.archive_bytes)}"),
         Part(f"{report.archive_bytes / max(1, report.steps):.2f} bytes a step"),
         Part("proved") if report.is_proved else Part("unproved", style="yellow"),
@@ -195,11 +195,9 @@ def _archive_parts(report: ArchiveReport, before: int, out: Path) -> list[Part]:
 
 
 def _restore_parts(report: RestoreReport, file: Path, out: Path) -> list[Part]:
-    left = report.left_out_episodes
     return made_parts(
         report,
         out,
-        *([Part(f"{left:,} left out")] if left else []),
         Part(f"{format_bytes(file.stat().st_size)} -> {format_bytes(disk_bytes(out))}"),
         Part(f"{plural(report.played_steps, 'step')} played"),
         Part("equal rows"),

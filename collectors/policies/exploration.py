@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, cast
 
@@ -88,7 +89,7 @@ class _Exploring:
         return answer
 
 
-class _Replacing(_Exploring):
+class _Replacing(_Exploring, ABC):
     """One that takes random actions in place of some."""
 
     def __init__(self, policy: GivenPolicy, mark: bool) -> None:
@@ -103,16 +104,16 @@ class _Replacing(_Exploring):
         self._layout = Spec.from_spaces(action_space, action_space).action
         self._random.begin(action_space, rng)
 
+    @abstractmethod
     def _is_random(self, count: int) -> np.ndarray:
         """The rows [n] bool in which the action is a random one."""
-        raise NotImplementedError
 
     def __call__(self, observation: Any, is_first: np.ndarray, /, *state: Any) -> Any:
         """The actions ``[n, ...]``, with the state and extras that the policy returns."""
         if self._layout is None:
             raise not_begun(type(self).__name__)
-        where = self._is_random(len(is_first))
         answer = self._ask(self._layout, observation, is_first, state)
+        where = self._is_random(len(is_first))
         self.rows += len(is_first)
         if where.any():
             drawn = self._random(None, where)  # type: ignore[arg-type]  # it looks at n alone

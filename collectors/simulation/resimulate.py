@@ -257,7 +257,8 @@ def chosen_ids(
         unknown = sorted(asked - ids)
         if unknown:
             raise ValueError(
-                f"episodes: expected ids of stored episodes, got {unknown[0]}, which is not there"
+                f"episodes: expected ids of stored episodes, got {unknown[0]}, which is not there; "
+                f"`stepwell info` shows how many there are"
             )
         ids = asked
     if sample is not None:
