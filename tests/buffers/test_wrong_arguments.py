@@ -83,9 +83,9 @@ WRONG: list[tuple[Any, list[Any], dict[str, Any], type[Exception], str]] = [
     (SequenceReplayBuffer, [], {"max_size": 3}, TypeError, r"=3; did you mean capacity\?"),
     (SequenceReplayBuffer, [], {"alpha": 3}, TypeError, r"did you mean priority_alpha\?"),
     (EMPTY.add, [[]], {}, NotEnoughData, "bind"),
-    (copy_episodes, [5, EMPTY], {}, TypeError, r"^source: .*\bint$"),
-    (copy_episodes, [[EMPTY, 5], EMPTY], {}, TypeError, r"^source: .*\bint$"),
-    (copy_episodes, [EMPTY, 5], {}, TypeError, r"^target: .*\bint$"),
+    (copy_episodes, [5, EMPTY], {}, TypeError, r"^source: .*\bint\b"),
+    (copy_episodes, [[EMPTY, 5], EMPTY], {}, TypeError, r"^source: .*\bint\b"),
+    (copy_episodes, [EMPTY, 5], {}, TypeError, r"^target: .*\bint\b"),
     (check_format, [5, NOTES], {}, TypeError, r"^format: .*\bint$"),
     *((call, [5], {}, TypeError, r"^path: .*\b5$") for call in (repair, verify, DiskStorage.open)),
     # Drop-ins

@@ -85,8 +85,10 @@ def test_strips_are_read_of_the_rows_in_view_alone(
 
     shown = page.locator("#episodes-body img")
     page.locator("#episodes-body img[src]").first.wait_for()
-    eventually(lambda: asked() == [*range(shown.count())], True)
-    assert 8 < shown.count() < 30
+    # On a slow machine, more rows are in view at first: until the boxes above have their heights.
+    eventually(lambda: {*range(shown.count())} <= {*asked()}, True)
+    assert 8 < shown.count()
+    assert max(asked()) < 30
     sizes = "images => images.map((one) => [one.naturalWidth, one.naturalHeight])"
     eventually(lambda: {*map(tuple, shown.evaluate_all(sizes))}, {(5 * 26 - 2, 16)})
     assert all(one.get_attribute("alt") for one in shown.all())
