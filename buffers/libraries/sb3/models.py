@@ -41,8 +41,9 @@ def is_on_policy(model: Any, wanted_for: str) -> bool:
     off_policy = load_sb3("common.off_policy_algorithm", wanted_for).OffPolicyAlgorithm
     if not isinstance(model, (on_policy, off_policy)):
         raise TypeError(
-            f"{wanted_for}: expected a model of Stable-Baselines3 such as PPO or DQN, got a "
-            f"{type(model).__name__}; give the model itself, not its policy or class"
+            f"{wanted_for}: expected a model of Stable-Baselines3 such as PPO or DQN, got "
+            f"{type(model).__name__}; give the model itself, not its policy or class (others, such "
+            f"as ARS, play as a function of the observation that calls their predict)"
         )
     if any(hasattr(model.policy, name) for name in _NEEDS_STATE):
         raise TypeError(
