@@ -227,6 +227,9 @@ def test_different_envs_are_refused_without_any_envs(stack: ExitStack) -> None:
     assert not target.is_bound
     assert not Path("copy").exists()
     copy_episodes(sources[:2], SequenceReplayBuffer())
+    given = made("d", action_space="Discrete(2)", maker="given")
+    with pytest.raises(SpecMismatch, match=r"\bmaker None\b.*'given'"):
+        copy_episodes([sources[0], given], target)
     with stack.enter_context(target):
         assert copy_episodes(sources, target, any_envs=True).episodes == 3
         assert [one["recipe"] for one in target.sessions[:-1]] == [
