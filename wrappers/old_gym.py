@@ -36,6 +36,7 @@ def from_gym(env: object, *, max_episode_steps: int | None = None) -> gymnasium.
     | old env | adapted |
     |---|---|
     | `step` returns 4 values, or 5 | 5; `info["TimeLimit.truncated"]` sets truncated |
+    | its last `info["discount"]` is 1, as in dm_env at a time limit (Crafter) | truncated |
     | `reset` takes nothing, returns an observation | takes seed and options, returns (obs, info) |
     | observations in the emulator's memory | C-contiguous copies, also in Dict and Tuple |
     | done and reward are numpy scalars or (1,) arrays | bool and float |
@@ -224,7 +225,8 @@ def _read_step(result: Any) -> tuple[Any, float, bool, bool, AnyInfo]:
         terminated, truncated = one_flag(flags[0], "terminated"), one_flag(flags[1], "truncated")
     else:
         done = one_flag(flags[0], "done")
-        is_cut = known.get("TimeLimit.truncated", False)
+        # Where both are absent, an end is one of the task.
+        is_cut = known.get("TimeLimit.truncated", bool(np.all(known.get("discount") == 1)))
         truncated = done and one_flag(is_cut, "TimeLimit.truncated")
         terminated = done and not truncated
     return observation, one_number(reward, "reward"), terminated, truncated, known
@@ -317,9 +319,10 @@ def modern_space(space: object, where: str) -> AnySpace:
     # A space is recognized by the name of its class or of a base class, so `gym` is not imported.
     # ``where`` is its name in error messages.
     for kind in type(space).__mro__:
-        if kind.__name__ in _MAKERS:
+        make = _MAKERS.get(kind.__name__.removesuffix("Space"))  # Crafter's own are named BoxSpace
+        if make is not None:
             try:
-                return _MAKERS[kind.__name__](space, where)
+                return make(space, where)
             except AttributeError as error:
                 raise TypeError(
                     f"{where} cannot be turned into gymnasium's: expected a "

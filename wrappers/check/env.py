@@ -170,6 +170,10 @@ class _Check:
         self._memory = MemoryWatch()
         self._infos: dict[str, object] = {}
         self._has_end, self._is_first = False, True
+        self._black: tuple[list[bool], list[bool]] = (
+            [],
+            [],
+        )  # pictures; those at the ends of episodes
 
     def report(self) -> EnvReport:
         try:
@@ -217,6 +221,10 @@ class _Check:
             seen = f"none up to step {self._steps}, and no limit is known"
             cure = "if it may go on for ever, wrap it in gymnasium.wrappers.TimeLimit"
             self._tell("ends", "warning", seen, cure)
+        others, last = self._black
+        if last and all(last) and not any(others):
+            seen = f"the last picture of each episode ({len(last)}) is black, and no other is"
+            self._tell("ends", "warning", seen, "return what the last action led to")
         self._pass(*_FORMS)
         self._see_picture(env, facts[0])
         if any(self._found[name].verdict == "FAIL" for name in _FORMS):
@@ -288,6 +296,7 @@ class _Check:
                     cure = "copy it: a loop of your own would store other actions than it chose"
                     self._tell("actions", "warning", f"{at}it is written into", cure)
                 self._see_info(info, at)
+                self._black[any(ends)].append(_is_black(observation))
             if any(ends):
                 self._has_end = True
                 row |= self._reset(env, None, at)
@@ -394,6 +403,12 @@ def _misfits(space: Any, value: Any, name: str) -> Iterator[tuple[Verdict, str]]
         if not np.can_cast(array.dtype, space.dtype):
             seen = f"{name}: {array.dtype} is stored rounded to {space.dtype}, as declared"
             yield "warning", seen
+
+
+def _is_black(observation: Any) -> bool:
+    """True if there are pictures in an observation, with nothing on them."""
+    pictures = [leaf for leaf in leaves_of(observation) if leaf.dtype == np.uint8 and leaf.ndim > 1]
+    return bool(pictures) and not any(map(np.any, pictures))
 
 
 def _parts(value: Any, name: str) -> _Row:

@@ -106,6 +106,18 @@ class ReusedArray(Sound):
         return super().seen() | {"place": self.array}
 
 
+class LastPictureBlack(Sound):
+    """As ViZDoom, which has no picture of what ended an episode."""
+
+    observation_space = spaces.Box(0, 255, (36, 36, 1), np.uint8)  # type: ignore[assignment]
+
+    def seen(self) -> Any:
+        return np.full((36, 36, 1), 0 if self.steps == END else 1, np.uint8)
+
+    def reward(self) -> Any:
+        return float(self.place[0] + self.goal[0])
+
+
 class SeedsGlobal(Sound):
     """Seeds NumPy's global generator itself: it repeats, and spoils others' numbers."""
 
@@ -226,6 +238,7 @@ FAULTS: dict[str, type[Sound]] = {
     "the reward depends on the clock": rewards(lambda self, reward: reward + next(CLOCK)),
     "step writes into the action": WritesAction,
     "no end": results(lambda seen, reward, end, cut, info: (seen, reward, False, False, info)),
+    "the last picture of an episode is black": LastPictureBlack,
     "an error in step 8": RaisesLate,
     "reset inside an episode is an error": NoResetInside,
     "another space in each env": OtherSpaces,

@@ -55,6 +55,7 @@ EXPECTED = {
     "the reward depends on the clock": ("seeds", "FAIL", "step 1: ", "reward", "clock"),
     "step writes into the action": ("actions", "warning", "step 1: "),
     "no end": ("ends", "warning", "TimeLimit"),
+    "the last picture of an episode is black": ("ends", "warning", "(3)", "black"),
     "an error in step 8": ("step", "FAIL", "step 8: ", "faulty.py:", "RuntimeError", "is gone"),
     "reset inside an episode is an error": ("reset", "FAIL", "faulty.py:", "has not ended"),
     "another space in each env": ("made", "FAIL", "observation_space", "(3,)", "(4,)"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections import namedtuple
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -71,6 +72,10 @@ GIVEN: list[tuple[tuple[Any, ...], tuple[Any, ...]]] = [
     ((1, True, {"TimeLimit.truncated": np.bool_(True)}), (1.0, False, True)),
     ((1, True, {"TimeLimit.truncated": False}), (1.0, True, False)),  # both came at once
     ((1, False, {"TimeLimit.truncated": True}), (1.0, False, False)),  # done decides
+    ((1, True, {"discount": np.float32(1)}), (1.0, False, True)),  # as dm_env tells a time limit
+    ((1, True, {"discount": 1.0, "TimeLimit.truncated": False}), (1.0, True, False)),
+    *(((1, True, {"discount": value}), (1.0, True, False)) for value in (0.0, 0.99, None, [1, 0])),
+    ((1, False, {"discount": 1.0}), (1.0, False, False)),
     ((1, False, True, {"a": 1}), (1.0, False, True, {"a": 1})),
     ((1, np.bool_(True), np.int64(0), {}), (1.0, True, False, {})),
     *(((1, done, {}), (1.0, True, False)) for done in (np.bool_(True), 1, np.array([True]), 1.0)),
@@ -260,6 +265,7 @@ def test_a_limit_truncates_and_restarts_with_each_episode() -> None:
 # Spaces and actions
 
 
+BoxSpace = namedtuple("BoxSpace", "low high shape dtype")  # as Crafter's, where gym is absent
 NEW_SPACES: list[spaces.Space[Any]] = [
     spaces.Discrete(3, start=2, dtype=np.int32),
     spaces.MultiDiscrete([2, 3], start=[1, 5]),
@@ -274,6 +280,8 @@ SPACES = [
     (old.MultiDiscrete([2, 3]), spaces.MultiDiscrete([2, 3])),
     (old.MultiDiscrete([2, 3], np.int32), spaces.MultiDiscrete([2, 3], dtype=np.int32)),
     (old.MultiBinary(8), spaces.MultiBinary(8)),
+    (BoxSpace(0, 255, (2, 3), np.uint8), spaces.Box(0, 255, (2, 3), np.uint8)),
+    (namedtuple("DiscreteSpace", "n")(4), spaces.Discrete(4)),
     (old.MultiBinary([2, 3]), spaces.MultiBinary([2, 3])),
     (
         old.Dict({"b": old.Tuple([old.Discrete(2)]), "a": old.MultiBinary(1)}),
