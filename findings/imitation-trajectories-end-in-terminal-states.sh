@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# imitation 1.0.1: a time limit is a terminal state, and a saved data set comes back in other dtypes.
+# imitation 1.0.1 with datasets 4.8.5: a time limit is a terminal state, and a saved data set comes back in other dtypes.
 #
 # People expect: `terminal` of a trajectory is True where a terminal state was reached, so that `dones` of
 # flatten_trajectories are terminations; serialize.save and load give the arrays back as they were.
@@ -11,7 +11,8 @@ dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 python3 -m venv "$dir/venv"
 "$dir/venv/bin/pip" install -q torch==2.13.0
-"$dir/venv/bin/pip" install -q imitation==1.0.1 stable-baselines3==2.2.1 gymnasium==0.29.1 numpy==1.26.4
+"$dir/venv/bin/pip" install -q imitation==1.0.1 stable-baselines3==2.2.1 gymnasium==0.29.1 numpy==2.4.6 \
+  datasets==4.8.5 pyarrow==26.0.1
 "$dir/venv/bin/python" -W ignore - "$dir" 2> "$dir/errors" <<'PY' || { cat "$dir/errors"; exit 1; }
 import sys
 
