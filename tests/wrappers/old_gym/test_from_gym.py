@@ -265,7 +265,9 @@ def test_a_limit_truncates_and_restarts_with_each_episode() -> None:
 # Spaces and actions
 
 
-BoxSpace = namedtuple("BoxSpace", "low high shape dtype")  # as Crafter's, where gym is absent
+# As Crafter's, where gym is absent.
+BoxSpace = namedtuple("BoxSpace", "low high shape dtype")
+DiscreteSpace = namedtuple("DiscreteSpace", "n")
 NEW_SPACES: list[spaces.Space[Any]] = [
     spaces.Discrete(3, start=2, dtype=np.int32),
     spaces.MultiDiscrete([2, 3], start=[1, 5]),
@@ -281,7 +283,7 @@ SPACES = [
     (old.MultiDiscrete([2, 3], np.int32), spaces.MultiDiscrete([2, 3], dtype=np.int32)),
     (old.MultiBinary(8), spaces.MultiBinary(8)),
     (BoxSpace(0, 255, (2, 3), np.uint8), spaces.Box(0, 255, (2, 3), np.uint8)),
-    (namedtuple("DiscreteSpace", "n")(4), spaces.Discrete(4)),
+    (DiscreteSpace(4), spaces.Discrete(4)),
     (old.MultiBinary([2, 3]), spaces.MultiBinary([2, 3])),
     (
         old.Dict({"b": old.Tuple([old.Discrete(2)]), "a": old.MultiBinary(1)}),
