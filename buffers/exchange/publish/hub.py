@@ -106,7 +106,9 @@ class Repository:
         return Listing(commit, found, hidden)
 
     def fetch(self, file: RemoteFile, folder: Path, tell: Tell | None, *, again: bool) -> Path:
-        """Fetch a file, see `Remote`."""
+        """Fetch a file of the last listing into a folder; ``tell`` gets the bytes so far."""
+        # With `again` what came before was damaged: none of it is used. An OSError says that it is
+        # gone, that more bytes come than it has, or that the place does not answer.
         with self.calling():
             return Path(
                 self.api.hf_hub_download(

@@ -6,7 +6,7 @@ import hashlib
 import unicodedata
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from ...base.progress import format_bytes
 
@@ -37,24 +37,6 @@ class Listing(NamedTuple):
     def nbytes(self) -> int:
         """Bytes of all files."""
         return sum(file.size for file in self.files.values())
-
-
-class Remote(Protocol):
-    """A place to fetch from; `pull` compares the checksums of what it gives."""
-
-    name: str
-    address: str
-    """For people, to look at it."""
-
-    def listing(self, revision: str | None = None) -> Listing:
-        """The files at a revision, with safe names; None for the newest."""
-        ...
-
-    def fetch(self, file: RemoteFile, folder: Path, tell: Tell | None, *, again: bool) -> Path:
-        """Fetch a file of the last listing into a folder; ``tell`` gets the bytes so far."""
-        # With `again` what came before was damaged: none of it is used. An OSError says that it is
-        # gone, that more bytes come than it has, or that the place does not answer.
-        ...
 
 
 def is_hidden(path: str) -> bool:
