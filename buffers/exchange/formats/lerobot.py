@@ -23,6 +23,7 @@ from .file_columns import FileColumn, newest_spaces, sessions_of
 from .format import Format, Reader, Source, Writer, stack_notes
 from .parquet import ParquetImport, ParquetReader
 from .parquet_columns import (
+    INSTALL,
     TableWriter,
     batches_of,
     column_of,
@@ -32,7 +33,6 @@ from .parquet_columns import (
 )
 from .pictures import picture_axes
 
-_INSTALL: Final = "'stepwell[parquet]'"
 _LEVEL: Final = 3
 Stats = dict[str, np.ndarray]
 
@@ -77,7 +77,7 @@ class LeRobotFormat(Format):
 
     name = "lerobot"
     about = "LeRobot's data sets v3.0, with pictures as PNG; needs no LeRobot"
-    install = _INSTALL
+    install = INSTALL
     export_options = LeRobotExport
     import_options = LeRobotImport
 
@@ -87,7 +87,7 @@ class LeRobotFormat(Format):
 
     def reader(self, files: GivenFiles, options: LeRobotImport) -> Reader:
         """Open a data set."""
-        modules = load_arrow("reading a LeRobot data set", _INSTALL)
+        modules = load_arrow("reading a LeRobot data set")
         info = checked_info(files)
         return _LeRobotReader(modules, files, info, options)
 
@@ -107,7 +107,7 @@ class _LeRobotWriter:
                 f"words, got {options.fps}, {options.file_mb} and {options.task!r}; give others"
             )
         source.check_transitions("LeRobot")
-        self._modules = load_arrow("exporting to LeRobot", _INSTALL)
+        self._modules = load_arrow("exporting to LeRobot")
         self._source = source
         self._options = options
         self._names = _feature_names(source.spec)

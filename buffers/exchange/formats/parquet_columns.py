@@ -23,15 +23,16 @@ Images = Literal["png", "array", "raw"]
 """The form of pictures: PNG files in the struct that HuggingFace calls Image, nested lists of
 numbers, or the bytes of the array."""
 
+INSTALL: Final = "'stepwell[parquet]'"
 SLICE_BYTES: Final = 1 << 24
 """Rows are converted and read in slices of this size, which bounds the extra memory."""
 _MAX_DIMS: Final = 5  # of HuggingFace's arrays
 
 
-def load_arrow(wanted_for: str, install: str) -> tuple[ModuleType, ModuleType]:
+def load_arrow(wanted_for: str) -> tuple[ModuleType, ModuleType]:
     """``pyarrow`` and ``pyarrow.parquet``; before version 16 a float16 cannot be written."""
-    arrow = load_library("pyarrow", wanted_for, install=install, at_least="16")
-    return arrow, load_library("pyarrow.parquet", wanted_for, install=install)
+    arrow = load_library("pyarrow", wanted_for, install=INSTALL, at_least="16")
+    return arrow, load_library("pyarrow.parquet", wanted_for, install=INSTALL)
 
 
 def column_of(name: str, field: Field, images: Images, *, stack: bool = False) -> FileColumn:
@@ -52,29 +53,10 @@ def leaf_of(column: FileColumn) -> str:
     return column.name + (".list.element" * len(column.shape) * (column.encoding == "array"))
 
 
-def as_table(arrow: Any, columns: Sequence[FileColumn], rows: Mapping[str, np.ndarray]) -> Any:
-    """Rows [T, ...] by column name as a table."""
-    total = len(rows[columns[0].name])
-    step = max(1, SLICE_BYTES // max(1, *(column.row_bytes for column in columns)))
-    arrays = [
-        arrow.chunked_array(
-            [
-                _array(arrow, column, rows[column.name][start : start + step])
-                for start in range(0, total, step)
-            ],
-            _type_of(arrow, column),
-        )
-        for column in columns
-    ]
-    return arrow.table(arrays, schema=schema_of(arrow, columns))
-
-
 _OWN: Final = "stepwell"
 
 
-def schema_of(
-    arrow: Any, columns: Sequence[FileColumn], facts: Mapping[str, object] | None = None
-) -> Any:
+def schema_of(arrow: Any, columns: Sequence[FileColumn], facts: Mapping[str, object]) -> Any:
     """The schema of a file, with metadata for HuggingFace's `datasets` and facts for `facts_of`."""
     features = {column.name: _feature(column) for column in columns}
     texts = {"huggingface": json.dumps({"info": {"features": features}})}
@@ -327,7 +309,7 @@ class TableWriter:
         *,
         level: int,
         file_bytes: int,
-        facts: Mapping[str, object] | None = None,
+        facts: Mapping[str, object],  # for `facts_of`
     ) -> None:
         self._arrow, self._parquet = modules
         self._columns = columns
@@ -360,11 +342,19 @@ class TableWriter:
 
     def write(self, rows: Mapping[str, np.ndarray], *, together: bool = False) -> None:
         """Write rows [T, ...] by column name, ``together`` as one row group, else collected."""
-        table = as_table(self._arrow, self._columns, rows)
-        if not table.num_rows:
+        total, sizes = len(rows[self._columns[0].name]), [each.row_bytes for each in self._columns]
+        if not total:
             return
-        self._waiting.append(table)
-        self._waiting_bytes += sum(column.row_bytes for column in self._columns) * table.num_rows
+        step = max(1, SLICE_BYTES // max(1, *sizes))
+        arrays = [
+            self._arrow.chunked_array(
+                _array(self._arrow, column, rows[column.name][start : start + step])
+                for start in range(0, total, step)
+            )
+            for column in self._columns
+        ]
+        self._waiting.append(self._arrow.table(arrays, schema=self._schema))
+        self._waiting_bytes += sum(sizes) * total
         if together or self._waiting_bytes >= self._group_bytes:
             self.flush()
 
