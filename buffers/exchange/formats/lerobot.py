@@ -160,8 +160,8 @@ class _LeRobotWriter:
 
     def begin(self, path: Path) -> None:
         self._folder = path
-        (path / "meta").mkdir()
-        self._index.open(path)
+        self._index.path = path / _file_path(EPISODES_PATH, 0)
+        self._index.path.parent.mkdir(parents=True)
 
     def write(self, episode: Episode) -> None:
         if not episode.steps:
@@ -322,15 +322,11 @@ class EpisodeIndex:
 
     def __init__(self, modules: tuple[Any, Any]) -> None:
         self._arrow, self._parquet = modules
+        self.path = Path()
+        """The file, which is made with the first rows."""
         self._rows: list[dict[str, Any]] = []
         self._numbers = 0
         self._writer: Any = None
-        self._path = Path()
-
-    def open(self, folder: Path) -> None:
-        """Set the folder of the data set."""
-        self._path = folder / _file_path(EPISODES_PATH, 0)
-        self._path.parent.mkdir(parents=True)
 
     def add(self, row: dict[str, Any], stats: Mapping[str, Stats]) -> None:
         """Add the row of the next episode, with its statistics."""
@@ -364,7 +360,7 @@ class EpisodeIndex:
         table = self._arrow.Table.from_pylist(self._rows, schema=schema)
         if self._writer is None:
             self._writer = self._parquet.ParquetWriter(
-                self._path, table.schema, compression="zstd", use_dictionary=False
+                self.path, table.schema, compression="zstd", use_dictionary=False
             )
         self._writer.write_table(table, row_group_size=len(self._rows))
         self._rows, self._numbers = [], 0

@@ -21,11 +21,7 @@ from ....spec.open_spaces import FixedSpace, encode_batch, fixed_space
 from ....spec.space_json import spaces_facts
 from ....spec.spec import Field, Spec, field_of, flatten, marks
 from ..episode_reader import NO_STREAMS, EpisodeReader, FoundEpisode, end_of, plain
-from ..hdf5_columns import (
-    datasets_of,
-    open_given,
-    take_column,
-)
+from ..hdf5_columns import datasets_of, open_given, take_column
 from ..parquet_columns import batches_of, open_file, whole_file
 from ..pictures import picture_bytes
 from .names import FACTS, MinariImport, declared
@@ -422,7 +418,7 @@ class _CheckedData:
                 budget = self._given.budget(f"{path}: {name}")
                 if not isinstance(file[name], h5py.Group):
                     raise ValueError(f"{path}: expected a group {name!r}, got a dataset; remove it")
-                for column in datasets_of(h5py, file[name]):
+                for column in datasets_of(file[name]):
                     take_column(column, budget)
                     if column.name == f"/{name}/rewards":
                         self.reward_dtypes.add(column.dtype.name)
