@@ -555,12 +555,10 @@ class _RldsReader(EpisodeReader):
                 f"{', '.join(sorted(found)) or 'none'}: there is no {missing[0]!r} that is numbers "
                 f"or pictures; this is not an RLDS data set"
             )
-        first = next(iter(_examples(given, self._files, self.episodes)), None)
+        first = next(self._found(), None)
         if first is None:
             raise ValueError(f"{path}: expected at least one episode, got none")
-        found_first = self._episode(*first)
-        spec = inferred_spec(found_first.columns, found_first.where)
-        self.spec, known = self._declared(spec)
+        self.spec, known = self._declared(inferred_spec(first.columns, first.where))
         self.sessions = sessions_of("rlds", known)
 
     def _declared(self, spec: Spec) -> tuple[Spec, Mapping[str, object]]:
