@@ -20,7 +20,7 @@ from .episode_reader import NO_STREAMS, EpisodeReader, FoundEpisode, plain
 from .format import Format, Reader
 from .hdf5_columns import as_text, datasets_of, open_given, read_column, read_rows
 
-_INSTALL: Final = "'stepwell[d3rlpy]'"
+INSTALL: Final = "'stepwell[d3rlpy]'"
 _DEMO: Final = re.compile(r"(.*?)(\d*)")
 _MOST_TEXT: Final = 1 << 12
 _LAYOUTS: Final = (
@@ -63,13 +63,13 @@ class FlatHdf5Format(Format):
 
     name = "hdf5"
     about = "a file of flat columns, as D4RL, robomimic and d3rlpy 1 wrote them; read only"
-    install = _INSTALL
+    install = INSTALL
     kind = "file"
     import_options = FlatHdf5Import
 
     def reader(self, files: GivenFiles, options: FlatHdf5Import) -> Reader:
         """Open a data set."""
-        return FlatHdf5Reader(files, options)
+        return reader_of(files, options, "hdf5")
 
 
 @dataclass(slots=True)
@@ -224,42 +224,33 @@ class TableReader(EpisodeReader):
 class FlatHdf5Reader(TableReader):
     """Reads one file of D4RL's, d3rlpy 1's or robomimic's layout."""
 
-    def __init__(self, files: GivenFiles, options: FlatHdf5Import) -> None:
-        h5py = load_library("h5py", "format hdf5", install=_INSTALL)
+    def __init__(self, file: Any, files: GivenFiles, options: FlatHdf5Import) -> None:
         super().__init__(str(files.path), files.budget, NO_STREAMS)
         self._limit = options.max_episode_steps
         if self._limit is not None and self._limit < 1:
             raise ValueError(f"option max_episode_steps: expected 1 or more, got {self._limit}")
         self._path = files.path
         self._facts: dict[str, object] = {}
-        self._file = open_given(h5py, files, files.path)
-        try:
-            self._open()
-        except BaseException:
-            self._file.close()
-            raise
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-    def _open(self) -> None:
+        self._file = file
         self._demos: list[str] = []
-        if _is_robomimic(self._file):
-            self._demos = sorted(self._file["data"], key=_in_order)
+        if _is_robomimic(file):
+            self._demos = sorted(file["data"], key=_in_order)
             self._masks = self._read_masks()
             self._note_env()
-        elif not _is_columns(self._file):
-            known = "num_episodes" in self._file and "version" in self._file
+        elif not _is_columns(file):
+            known = "num_episodes" in file and "version" in file
             raise ValueError(
-                f"{self._path}: expected {_LAYOUTS}; got "
-                f"{', '.join(list(self._file)[:8]) or 'none'}; "
+                f"{self._path}: expected {_LAYOUTS}; got {', '.join(list(file)[:8]) or 'none'}; "
                 f"{'import it from the format d3rlpy' if known else _ADVICE}"
             )
         self._kept = self._kept_infos()
         self.spec = self._begin()
         facts = {"hdf5": self._facts} if self._facts else {}
         self.sessions = ({"recipe": {"source": "hdf5"}, **facts},)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
 
     def _tables(self) -> Iterator[StepTable]:
         if not self._demos:
@@ -421,11 +412,22 @@ class FlatHdf5Reader(TableReader):
                 self._notes.add("data/env_args is left out, as it is no JSON")
 
 
-def is_flat(files: GivenFiles) -> bool:
-    """True for an HDF5 file of columns that `FlatHdf5Reader` reads."""
-    h5py = load_library("h5py", "format hdf5", install=_INSTALL)
-    with open_given(h5py, files, files.path) as file:
-        return _is_columns(file) or _is_robomimic(file)
+def reader_of(
+    files: GivenFiles,
+    options: FlatHdf5Import,
+    format_: str,
+    other: Callable[[Any], Reader] | None = None,  # makes the reader of a file without such columns
+) -> Reader:
+    """The reader of an HDF5 file, which is closed after an error."""
+    h5py = load_library("h5py", f"format {format_}", install=INSTALL)
+    file = open_given(h5py, files, files.path)
+    try:
+        if other is None or _is_columns(file) or _is_robomimic(file):
+            return FlatHdf5Reader(file, files, options)
+        return other(file)
+    except BaseException:
+        file.close()
+        raise
 
 
 def _is_columns(file: Any) -> bool:
