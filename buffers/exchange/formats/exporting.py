@@ -221,11 +221,11 @@ def _write_card(
     for parent in [*report.path.parents, *report.path.absolute().parents]:
         if parent.name:
             loading = loading.replace(f'"{parent}/', '"').replace(f'"{parent}"', '"."')
-    about = {"format_": format_.name, "about": format_.about, "loading": loading}
     files = export_card(
         replay.storage,
         chosen,
-        **about,
+        format_,
+        loading=loading,
         notes=report.notes,
         readme=readme,
         title=report.path.name,
