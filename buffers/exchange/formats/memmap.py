@@ -44,9 +44,6 @@ class MemmapImport:
 class MemmapFormat(Format):
     """``metadata.pkl`` and an array of [slots, steps] for each field, as `OriginalFolder` reads."""
 
-    # A step's reward and flags go with the next row. An episode's final observation is not in the
-    # folder: its last row repeats the one before, and `info/observed` is False there.
-
     name = "memmap-replay-buffer"
     about = "a folder of memmap-replay-buffer 0.1 or 0.2; import only"
     import_options = MemmapImport

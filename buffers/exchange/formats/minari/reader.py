@@ -53,8 +53,7 @@ class MinariReader(EpisodeReader):
         self.episodes, self.steps = self._files.episodes, self._files.steps
         notes = [NO_STREAMS]
         storage = _storage_of(data)
-        images = _image_places(storage)
-        is_jpeg = bool(storage.jpeg_encoding and images and _is_jpeg(storage, data, images[0]))
+        is_jpeg = bool(storage.jpeg_encoding and _is_jpeg(storage, data))
         if is_jpeg:
             notes.insert(0, _LOSSY)
         if storage.jpeg_encoding and not is_jpeg:  # written before Minari had JPEG
@@ -307,28 +306,28 @@ def _info_notes(
     return notes
 
 
-def _image_places(storage: Any) -> list[tuple[str, ...]]:
+def _image_places(space: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     """The leaves that Minari would store as JPEG, each as its path of keys."""
     found = load_library("minari.dataset.minari_storage", "format minari", install=INSTALL)
-    trees = {"observations": storage.observation_space, "actions": storage.action_space}
-
-    def images(space: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-        if isinstance(space, spaces.Dict):
-            for key, part in space.spaces.items():
-                yield from images(part, (*path, key))
-        elif isinstance(space, spaces.Tuple):
-            for place, part in enumerate(space.spaces):
-                yield from images(part, (*path, str(place)))
-        elif found.is_image_space(space):
-            yield path
-
-    return [place for name, space in trees.items() for place in images(space, (name,))]
+    if isinstance(space, spaces.Dict):
+        for key, part in space.spaces.items():
+            yield from _image_places(part, (*path, key))
+    elif isinstance(space, spaces.Tuple):
+        for number, part in enumerate(space.spaces):
+            yield from _image_places(part, (*path, str(number)))
+    elif found.is_image_space(space):
+        yield path
 
 
-def _is_jpeg(storage: Any, data: Path, place: tuple[str, ...]) -> bool:
+def _is_jpeg(storage: Any, data: Path) -> bool:
     """True if an image leaf of the first episode is bytes of JPEG, rather than an array."""
     # Minari 0.5.2 and older wrote arrays, and the metadata does not say so.
-    if not storage.total_episodes:
+    places = itertools.chain(
+        _image_places(storage.observation_space, ("observations",)),
+        _image_places(storage.action_space, ("actions",)),
+    )
+    place = next(places, None)
+    if place is None or not storage.total_episodes:
         return False
     if storage.FORMAT == "hdf5":
         h5py = load_library("h5py", "Minari's format hdf5", install=INSTALL)
