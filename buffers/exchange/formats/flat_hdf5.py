@@ -163,8 +163,8 @@ class TableReader(EpisodeReader):
         for first, end in itertools.pairwise([0, *breaks, stop - start]):
             part = {name: rows[first:end] for name, rows in columns.items()}
             after = {name: rows[end - 1 : end] for name, rows in following.items()}
-            found = FoundEpisode(where, part, last if end == stop - start else End.NONE)
-            found.metadata = table.metadata
+            ended = last if end == stop - start else End.NONE
+            found = FoundEpisode(where, part, ended, table.metadata)
             self._complete(found, after)
             yield found
 

@@ -160,7 +160,7 @@ class _LeRobotWriter:
 
     def begin(self, path: Path) -> None:
         self._folder = path
-        self._index.path = path / _file_path(EPISODES_PATH, 0)
+        self._index.path = path / EPISODES_PATH
         self._index.path.parent.mkdir(parents=True)
 
     def write(self, episode: Episode) -> None:
@@ -169,7 +169,9 @@ class _LeRobotWriter:
             return
         if self._file < 0 or self._data.bytes >= self._file_bytes:
             self._file += 1
-            self._data.open(self._folder / _file_path(DATA_PATH, self._file))
+            chunk, file = divmod(self._file, _CHUNK)
+            place = DATA_PATH.format(chunk_index=chunk, file_index=file)
+            self._data.open(self._folder / place)
         rows = self._rows(episode)
         for name, rounded in self._rounded.items():
             rounded.cast(rows[name])
@@ -303,18 +305,12 @@ def _feature(column: FileColumn) -> dict[str, Any]:
 
 VERSION: Final = "v3.0"
 DATA_PATH: Final = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
-EPISODES_PATH: Final = "meta/episodes/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
+EPISODES_PATH: Final = "meta/episodes/chunk-000/file-000.parquet"
 TASKS_PATH: Final = "meta/tasks.parquet"
 _CHUNK: Final = 1000
 """Files of a folder."""
 _GROUP: Final = 100_000
 """Numbers that are written together."""
-
-
-def _file_path(template: str, number: int) -> str:
-    """The path of the n-th file of a data set, from 0."""
-    chunk, file = divmod(number, _CHUNK)
-    return template.format(chunk_index=chunk, file_index=file)
 
 
 class EpisodeIndex:

@@ -16,6 +16,7 @@ import numpy as np
 from gymnasium import spaces
 
 from ....base.optional_libraries import load_library
+from ....base.untrusted_json import mapping_of
 from ....rows.episode import Episode
 from ....rows.step_columns import split
 from ....spec.open_spaces import AnyText, FixedSpace, decode_batch
@@ -53,7 +54,8 @@ class MinariWriter:
         if options.env is not None:
             self._known = _known_env(source.spec, source.sessions, options.env)
         self._spaces = _SeenSpaces(source.spec, options.stack)
-        self._declared, _ = declared(_newest(source.sessions, FACTS))
+        facts = [one[FACTS] for one in source.sessions if isinstance(one.get(FACTS), Mapping)]
+        self._declared, _ = declared(mapping_of(facts[-1] if facts else None))
         self._reward = _reward_dtype(source.sessions)
         self._path = Path()
         self._episodes = self._steps = 0  # written so far
@@ -550,12 +552,6 @@ def _fits(spec: Spec, observation: Space, action: Space) -> bool:
         and np.can_cast(spec[name].dtype, other[name].dtype, "same_kind")
         for name in names
     )
-
-
-def _newest(sessions: Sequence[Mapping[str, object]], key: str) -> Mapping[str, Any]:
-    """The newest fact of that name which has parts; empty if there is none."""
-    found = [one[key] for one in sessions if isinstance(one.get(key), Mapping)]
-    return cast("Mapping[str, Any]", found[-1]) if found else {}
 
 
 def _reward_dtype(sessions: Sequence[Mapping[str, object]]) -> np.dtype[Any]:
