@@ -58,66 +58,55 @@ _OWN: Final = "stepwell"
 
 def schema_of(arrow: Any, columns: Sequence[FileColumn], facts: Mapping[str, object]) -> Any:
     """The schema of a file, with metadata for HuggingFace's `datasets` and facts for `facts_of`."""
-    features = {column.name: _feature(column) for column in columns}
-    texts = {"huggingface": json.dumps({"info": {"features": features}})}
+    found, features = zip(*(_described(arrow, column) for column in columns), strict=True)
+    named = dict(zip((column.name for column in columns), features, strict=True))
+    texts = {"huggingface": json.dumps({"info": {"features": named}})}
     if facts:
         texts[_OWN] = json.dumps(facts)
-    return arrow.schema([_arrow_field(arrow, column) for column in columns], metadata=texts)
+    return arrow.schema(found, metadata=texts)
 
 
-def _type_of(arrow: Any, column: FileColumn) -> Any:
-    """Arrow's type of a column."""
+def _described(arrow: Any, column: FileColumn) -> tuple[Any, dict[str, Any]]:
+    """Arrow's field of a column, and what HuggingFace's `datasets` calls it."""
     if column.encoding == "png":
-        return arrow.struct([("bytes", arrow.binary()), ("path", arrow.string())])
+        kind = arrow.struct([("bytes", arrow.binary()), ("path", arrow.string())])
+        return arrow.field(column.name, kind), {"_type": "Image"}
     if column.encoding in ("raw", "text"):
-        return arrow.binary() if column.encoding == "raw" else arrow.string()
-    found = arrow.from_numpy_dtype(np.dtype(column.dtype))
-    if len(column.shape) == 1 and column.shape[0]:
-        return arrow.list_(found, column.shape[0])
-    for _ in column.shape:
-        found = arrow.list_(found)
-    return found
-
-
-def _feature(column: FileColumn) -> dict[str, Any]:
-    """The description for HuggingFace's `datasets`, which gives rows of that shape."""
-    if column.encoding == "png":
-        return {"_type": "Image"}
-    dtype = {"raw": "binary", "text": "string"}.get(column.encoding, column.dtype)
-    value = {"dtype": dtype, "_type": "Value"}
-    if column.encoding != "array" or not column.shape:
-        return value
-    if len(column.shape) == 1:
-        return {"feature": value, "length": column.shape[0] or -1, "_type": "Sequence"}
-    name = f"Array{len(column.shape)}D"
-    return {"shape": list(column.shape), "dtype": column.dtype, "_type": name}
-
-
-def _arrow_field(arrow: Any, column: FileColumn) -> Any:
-    """Arrow's field of a column."""
-    found = _type_of(arrow, column)
-    if column.encoding != "array" or len(column.shape) < 2:
-        return arrow.field(column.name, found)
+        is_raw = column.encoding == "raw"
+        kind = arrow.binary() if is_raw else arrow.string()
+        value = {"dtype": "binary" if is_raw else "string", "_type": "Value"}
+        return arrow.field(column.name, kind), value
+    shape, kind = column.shape, arrow.from_numpy_dtype(np.dtype(column.dtype))
+    value = {"dtype": column.dtype, "_type": "Value"}
+    if not shape:
+        return arrow.field(column.name, kind), value
+    if len(shape) == 1:
+        kind = arrow.list_(kind, shape[0]) if shape[0] else arrow.list_(kind)
+        feature = {"feature": value, "length": shape[0] or -1, "_type": "Sequence"}
+        return arrow.field(column.name, kind), feature
+    for _ in shape:
+        kind = arrow.list_(kind)
     # HuggingFace's type, from which its `datasets` reads the shape; plain lists for others.
-    name = f"datasets.features.features.Array{len(column.shape)}DExtensionType"
+    name = f"Array{len(shape)}D"
     texts = {
-        "ARROW:extension:name": name,
-        "ARROW:extension:metadata": json.dumps([list(column.shape), column.dtype]),
+        "ARROW:extension:name": f"datasets.features.features.{name}ExtensionType",
+        "ARROW:extension:metadata": json.dumps([list(shape), column.dtype]),
     }
-    return arrow.field(column.name, found, metadata=texts)
+    feature = {"shape": list(shape), "dtype": column.dtype, "_type": name}
+    return arrow.field(column.name, kind, metadata=texts), feature
 
 
-def _array(arrow: Any, column: FileColumn, rows: np.ndarray) -> Any:
-    """Rows [T, ...] as an Arrow array of length T."""
-    found_type, shape = _type_of(arrow, column), column.shape
+def _array(arrow: Any, column: FileColumn, kind: Any, rows: np.ndarray) -> Any:
+    """Rows [T, ...] as an Arrow array of length T and of that type."""
+    shape = column.shape
     if column.encoding == "png" and column.axes is not None:
         files = arrow.array(encoded_rows(rows, column.axes), arrow.binary())
         paths = arrow.nulls(len(rows), arrow.string())
-        return arrow.StructArray.from_arrays([files, paths], fields=list(found_type))
+        return arrow.StructArray.from_arrays([files, paths], fields=list(kind))
     if column.encoding == "raw":
-        return arrow.array([np.ascontiguousarray(row).tobytes() for row in rows], found_type)
+        return arrow.array([np.ascontiguousarray(row).tobytes() for row in rows], kind)
     if column.encoding == "text":
-        return arrow.array(rows.tolist(), found_type)
+        return arrow.array(rows.tolist(), kind)
     values = arrow.array(np.ascontiguousarray(rows).reshape(-1))
     if len(shape) == 1 and shape[0]:
         return arrow.FixedSizeListArray.from_arrays(values, shape[0])
@@ -348,10 +337,10 @@ class TableWriter:
         step = max(1, SLICE_BYTES // max(1, *sizes))
         arrays = [
             self._arrow.chunked_array(
-                _array(self._arrow, column, rows[column.name][start : start + step])
+                _array(self._arrow, column, kind, rows[column.name][start : start + step])
                 for start in range(0, total, step)
             )
-            for column in self._columns
+            for column, kind in zip(self._columns, self._schema.types, strict=True)
         ]
         self._waiting.append(self._arrow.table(arrays, schema=self._schema))
         self._waiting_bytes += sum(sizes) * total
