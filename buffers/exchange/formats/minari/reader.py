@@ -265,14 +265,10 @@ def _info_forms(storage: Any, data: Path) -> Iterator[dict[str, object]]:
             for number in range(storage.total_episodes):
                 group = file[f"episode_{number}"]
                 found: dict[str, object] = {}
-                names: list[str] = []
-                if "infos" in group:
-                    group["infos"].visit(names.append)
-                for name in names:
-                    column = group["infos"][name]
-                    if hasattr(column, "shape"):
-                        rows = len(column) - len(group["rewards"]) if column.ndim else None
-                        found[name] = (column.dtype.str, column.shape[1:], rows)
+                for column in datasets_of(group.get("infos", {})):
+                    name = column.name.removeprefix(f"{group.name}/infos/")
+                    rows = len(column) - len(group["rewards"]) if column.ndim else None
+                    found[name] = (column.dtype.str, column.shape[1:], rows)
                 yield found
         return
     arrow = load_library("pyarrow.dataset", "Minari's format arrow", install=INSTALL)

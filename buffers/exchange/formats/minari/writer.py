@@ -283,12 +283,7 @@ class _Hdf5File:
             group.create_dataset(name, data=tree, dtype=self._h5py.string_dtype("utf-8"))
             return
         inner = group.create_group(name)
-        named = (
-            tree.items()
-            if isinstance(tree, Mapping)
-            else ((f"_index_{place}", part) for place, part in enumerate(tree))
-        )
-        for key, part in named:
+        for key, part in _parts(tree, "_index_").items():
             self._tree(inner, key, part)
 
 
@@ -338,11 +333,7 @@ class _ArrowFiles:
             return self._column(tree, pad)
         if isinstance(tree, list):
             return self._pa.array([*tree, *[None] * pad])
-        named = (
-            dict(tree)
-            if isinstance(tree, Mapping)
-            else {str(place): part for place, part in enumerate(tree)}
-        )
+        named = _parts(tree)
         arrays = [self._tree(part, pad) for part in named.values()]
         return self._pa.StructArray.from_arrays(arrays, names=list(named))
 
@@ -365,6 +356,13 @@ class _ArrowFiles:
             for (name, rows), array in zip(infos.items(), arrays, strict=True)
         ]
         return self._pa.StructArray.from_arrays(arrays, fields=fields)
+
+
+def _parts(tree: Mapping[str, Any] | Sequence[Any], prefix: str = "") -> Mapping[str, Any]:
+    """The parts of a Dict by their keys, of a Tuple by their places."""
+    if isinstance(tree, Mapping):
+        return tree
+    return {f"{prefix}{place}": part for place, part in enumerate(tree)}
 
 
 def _attributes(facts: Mapping[str, Any], parent: str = "") -> dict[str, Any]:
