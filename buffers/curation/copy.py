@@ -6,10 +6,10 @@ import datetime
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import cast
+from typing import cast, get_args
 
 from ..base.errors import SpecMismatch, StoreCorrupt
-from ..base.number_checks import is_whole
+from ..base.number_checks import check_choice, is_whole
 from ..base.optional_libraries import installed_version
 from ..base.progress import (
     Progress,
@@ -27,7 +27,7 @@ from ..storage.episode_filter import Where, check_where, chooses
 from ..storage.joined import JoinedStorage, check_same_rows, name_of, parts_of
 from ..storage.protocol import Storage
 from .episode_writer import EpisodeWriter, check_new, check_replay
-from .repeated_episodes import Duplicates, check_duplicates, find_repeats
+from .repeated_episodes import Duplicates, find_repeats
 from .selection import choose
 from .stored_episode import StoredEpisode, stored_episodes
 
@@ -156,7 +156,7 @@ def copy_episodes(
     check_replay("target", target)
     storages = _checked_sources(sources, any_envs)
     check_new(target)
-    check_duplicates(duplicates)
+    check_choice("duplicates", duplicates, get_args(Duplicates))
     if where is not None:
         check_where(where)
     # Whatever can be refused is refused before anything is written to the target.

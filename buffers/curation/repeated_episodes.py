@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from typing import Literal
 
 from ..storage.joined import ID_BITS, JoinedStorage, name_of, parts_of
@@ -18,14 +19,6 @@ _RUN_ROWS, _RUN_BYTES = 4096, 32 << 20
 _HASH_BYTES = 16
 
 Episodes = Callable[[], Iterator[tuple[int, StoredEpisode]]]
-
-
-def check_duplicates(duplicates: str) -> None:
-    """Check the argument ``duplicates``."""
-    if duplicates not in ("refuse", "skip", "keep"):
-        raise ValueError(
-            f"duplicates: expected 'refuse', 'skip' or 'keep', got {duplicates!r}; give one of them"
-        )
 
 
 def find_repeats(
@@ -43,9 +36,7 @@ def find_repeats(
     sources = [part for storage in storages for part in parts_of(storage)]
     if len(sources) < 2:
         return bytearray(), ""
-    first = [0]
-    for storage in storages:
-        first.append(first[-1] + len(parts_of(storage)))
+    first = [0, *accumulate(len(parts_of(storage)) for storage in storages)]
 
     def each() -> Iterator[tuple[int, StoredEpisode]]:
         for number, episode in episodes():
