@@ -303,11 +303,6 @@ def _counts(storage: Storage) -> tuple[int, int, int]:
     return len(storage.index), storage.index.steps, storage.index.episodes
 
 
-def _noise(rows: int) -> np.ndarray:
-    """Observations that cannot be compressed."""
-    return np.random.default_rng(0).integers(0, 256, (rows, 12, 8), np.uint8)
-
-
 def _rule(function: StorageRule) -> StorageRule:
     _rules.append(function)
     return function
@@ -470,7 +465,8 @@ def a_chunk_above_the_capacity_in_bytes_is_refused(make: MakeStorage) -> None:
     """No chunk of a call is stored if one of them is larger than ``capacity_bytes``."""
     storage = make(SPEC, capacity_bytes=1 << 20)
     fields = rows_of(1, 0, 30_000)
-    fields["observation"] = _noise(30_000)
+    noise = np.random.default_rng(0)
+    fields["observation"] = noise.integers(0, 256, (30_000, 12, 8), np.uint8)
     small, large = chunk_of(0, 0, 3, End.TERMINATED), Chunk(1, 0, 0, End.TERMINATED, fields)
     _expect_refusal(
         lambda: storage.add([small, large]), ValueError, "30000 rows", f"capacity_bytes={1 << 20}"

@@ -6,10 +6,10 @@ import datetime
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import cast
+from typing import cast, get_args
 
 from ..base.errors import SpecMismatch, StoreCorrupt
-from ..base.number_checks import is_whole
+from ..base.number_checks import check_choice, is_whole
 from ..base.optional_libraries import installed_version
 from ..base.progress import (
     Progress,
@@ -27,7 +27,7 @@ from ..storage.episode_filter import Where, check_where, chooses
 from ..storage.joined import JoinedStorage, check_same_rows, name_of, parts_of
 from ..storage.protocol import Storage
 from .episode_writer import EpisodeWriter, check_new, check_replay
-from .repeated_episodes import Duplicates, check_duplicates, find_repeats
+from .repeated_episodes import Duplicates, find_repeats
 from .selection import choose
 from .stored_episode import StoredEpisode, stored_episodes
 
@@ -156,7 +156,7 @@ def copy_episodes(
     check_replay("target", target)
     storages = _checked_sources(sources, any_envs)
     check_new(target)
-    check_duplicates(duplicates)
+    check_choice("duplicates", duplicates, get_args(Duplicates))
     if where is not None:
         check_where(where)
     # Whatever can be refused is refused before anything is written to the target.
@@ -171,17 +171,36 @@ def copy_episodes(
     with progress_function(progress, copy_status) as function:
         if duplicates != "keep":
             plan.leave_out_repeats(duplicates, function)
+        report = plan.report
         with target.filled_at_once("a copy") as written:
-            _bind(written, storages, plan.report, facts or {})
-            copy = _Copy(written, plan.report, storages, began, function, with_digest=digest)
+            _bind(written, storages, report, facts or {})
+
+            def tell() -> None:
+                nonlocal report
+                report = replace(
+                    report,
+                    episodes=writer.episodes,
+                    steps=writer.steps,
+                    raw_bytes=writer.raw_bytes,
+                    stored_bytes=written.total_bytes,
+                    seconds=time.perf_counter() - began,
+                    digest=writer.digest,
+                )
+                if function is not None:
+                    function(report)
+
+            writer = EpisodeWriter(written, tell, with_digest=digest)
             try:
-                copy.write(plan.episodes())
+                _write(writer, written.spec, storages, plan.episodes())
             except BaseException as error:
                 # A copy in a folder appears as a whole or not at all; in RAM what was copied stays.
                 if target.path is None:
-                    error.add_note(copy.kept)
+                    error.add_note(
+                        f"kept: {writer.episodes:,} of {report.chosen_episodes:,} episodes, "
+                        f"{writer.steps:,} of {report.chosen_steps:,} steps, in RAM"
+                    )
                 raise
-    return copy.report
+    return report
 
 
 def copy_status(report: CopyReport) -> Status:
@@ -207,19 +226,11 @@ class _Plan:
         self.not_ranked = f"; {choice.sentence}" if choice.sentence else ""
         is_kept = iter(choice.is_chosen)
         self._is_chosen = bytearray(one and next(is_kept) for one in meets)
-        episodes, steps, late_starts = [0, 0], [0, 0], 0
-        for is_chosen, (_, episode) in zip(self._is_chosen, self._every(), strict=True):
-            episodes[is_chosen] += 1
-            steps[is_chosen] += episode.steps
-            late_starts += is_chosen and episode.first_row > 0
-        self.report = CopyReport(
-            chosen_episodes=episodes[True],
-            chosen_steps=steps[True],
-            left_out_episodes=episodes[False],
-            left_out_steps=steps[False],
-            late_starts=late_starts,
-            not_whole_episodes=choice.not_whole,
-            without_value_episodes=choice.without_value,
+        self.report = self._counted(
+            CopyReport(
+                not_whole_episodes=choice.not_whole,
+                without_value_episodes=choice.without_value,
+            )
         )
 
     def _every(self) -> Iterator[tuple[int, StoredEpisode]]:
@@ -235,99 +246,64 @@ class _Plan:
             if meets[-1]:
                 yield episode
 
-    def _those(self, flags: bytearray) -> Iterator[tuple[int, StoredEpisode]]:
-        return (one for flag, one in zip(flags, self._every(), strict=True) if flag)
+    def _counted(self, report: CopyReport) -> CopyReport:
+        """The report, with the numbers of the episodes that are chosen, and of the others."""
+        episodes, steps, late_starts = [0, 0], [0, 0], 0
+        for is_chosen, (_, episode) in zip(self._is_chosen, self._every(), strict=True):
+            episodes[is_chosen] += 1
+            steps[is_chosen] += episode.steps
+            late_starts += is_chosen and episode.first_row > 0
+        return replace(
+            report,
+            chosen_episodes=episodes[True],
+            chosen_steps=steps[True],
+            left_out_episodes=episodes[False],
+            left_out_steps=steps[False],
+            late_starts=late_starts,
+        )
 
     def leave_out_repeats(
         self, duplicates: Duplicates, progress: Callable[[CopyReport], None] | None
     ) -> None:
         """Leave out episodes that an earlier source holds, too."""
         look = (lambda: None) if progress is None else (lambda: progress(self.report))
-        found = find_repeats(self._storages, self.episodes, look)
-        if not found.episodes:
+        flags, sentence = find_repeats(self._storages, self.episodes, look)
+        count = sum(flags)
+        if not count:
             return
         if duplicates == "refuse":
             raise ValueError(
-                f"{found.episodes:,} episodes would be copied twice, expected each once: "
-                f"{found.sentence}; leave them out (duplicates='skip', --duplicates skip), or have "
+                f"{count:,} episodes would be copied twice, expected each once: "
+                f"{sentence}; leave them out (duplicates='skip', --duplicates skip), or have "
                 f"all copies (duplicates='keep', --duplicates keep)"
             )
-        is_repeated = iter(found.is_repeated)
+        is_repeated = iter(flags)
         self._is_chosen = bytearray(one and not next(is_repeated) for one in self._is_chosen)
-        report = self.report
-        self.report = replace(
-            report,
-            chosen_episodes=report.chosen_episodes - found.episodes,
-            chosen_steps=report.chosen_steps - found.steps,
-            left_out_episodes=report.left_out_episodes + found.episodes,
-            left_out_steps=report.left_out_steps + found.steps,
-            duplicate_episodes=found.episodes,
-            late_starts=report.late_starts - found.late_starts,
-        )
+        self.report = self._counted(replace(self.report, duplicate_episodes=count))
 
     def episodes(self) -> Iterator[tuple[int, StoredEpisode]]:
         """The chosen episodes, each with the index of its storage."""
-        return self._those(self._is_chosen)
+        pairs = zip(self._is_chosen, self._every(), strict=True)
+        return (one for is_chosen, one in pairs if is_chosen)
 
 
-class _Copy:
-    """Writes episodes into the target, and reports its progress."""
-
-    def __init__(
-        self,
-        target: SequenceReplayBuffer,
-        plan: CopyReport,
-        sources: Sequence[Storage],
-        began: float,
-        progress: Callable[[CopyReport], None] | None,
-        *,
-        with_digest: bool,
-    ) -> None:
-        self._target = target
-        self._progress = progress
-        self._places = _Places(sources)
-        self._has_same_codecs = [
-            all(part.spec == target.spec for part in parts_of(source)) for source in sources
-        ]
-        self._began = began
-        self._writer = EpisodeWriter(target, self._report_progress, with_digest=with_digest)
-        self.report = plan
-
-    @property
-    def kept(self) -> str:
-        """A description of the rows in a target in RAM."""
-        report, writer = self.report, self._writer
-        return (
-            f"kept: {writer.episodes:,} of {report.chosen_episodes:,} episodes, "
-            f"{writer.steps:,} of {report.chosen_steps:,} steps, in RAM"
-        )
-
-    def write(self, episodes: Iterable[tuple[int, StoredEpisode]]) -> None:
-        """Write episodes, each with the number of its storage."""
-        chunks: Iterable[Chunk | EncodedChunk]
-        writer, moved = self._writer, self._places.moved
-        most = writer.max_rows
-        for number, episode in episodes:
-            if self._has_same_codecs[number]:
-                chunks = episode.encoded_chunks(min(_LEAST_ROWS, most), most)
-            else:
-                chunks = episode.chunks(most)
-            writer.add_episode(moved(number, chunk) for chunk in chunks)
-        writer.flush()
-
-    def _report_progress(self) -> None:
-        writer = self._writer
-        self.report = replace(
-            self.report,
-            episodes=writer.episodes,
-            steps=writer.steps,
-            raw_bytes=writer.raw_bytes,
-            stored_bytes=self._target.total_bytes,
-            seconds=time.perf_counter() - self._began,
-            digest=writer.digest,
-        )
-        if self._progress is not None:
-            self._progress(self.report)
+def _write(
+    writer: EpisodeWriter,
+    spec: Spec,  # of the target
+    storages: Sequence[Storage],
+    episodes: Iterable[tuple[int, StoredEpisode]],
+) -> None:
+    """Write episodes, each with the index of its storage."""
+    chunks: Iterable[Chunk | EncodedChunk]
+    moved, most = _Places(storages).moved, writer.max_rows
+    has_same_codecs = [all(part.spec == spec for part in parts_of(each)) for each in storages]
+    for number, episode in episodes:
+        if has_same_codecs[number]:
+            chunks = episode.encoded_chunks(min(_LEAST_ROWS, most), most)
+        else:
+            chunks = episode.chunks(most)
+        writer.add_episode(moved(number, chunk) for chunk in chunks)
+    writer.flush()
 
 
 class _Places:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from itertools import accumulate
 from typing import Literal
 
 from ..storage.joined import ID_BITS, JoinedStorage, name_of, parts_of
@@ -21,39 +21,22 @@ _HASH_BYTES = 16
 Episodes = Callable[[], Iterator[tuple[int, StoredEpisode]]]
 
 
-@dataclass(slots=True)
-class Repeats:
-    """The episodes that an earlier source holds, too."""
-
-    is_repeated: bytearray  # for each episode, in order, 1 if it is a duplicate
-    episodes: int = 0  # number of duplicates
-    steps: int = 0  # env steps of them
-    late_starts: int = 0  # number of those that lack their first rows
-    sentence: str = ""  # their sources, for a message; empty without duplicates
-
-
-def check_duplicates(duplicates: str) -> None:
-    """Check the argument ``duplicates``."""
-    if duplicates not in ("refuse", "skip", "keep"):
-        raise ValueError(
-            f"duplicates: expected 'refuse', 'skip' or 'keep', got {duplicates!r}; give one of them"
-        )
-
-
 def find_repeats(
     storages: Sequence[Storage],
     episodes: Episodes,  # every chosen one with the index of its storage, in order
     on_look: Callable[[], None],  # called after each episode whose rows were read
-) -> Repeats:
+) -> tuple[bytearray, str]:
     """Find episodes that an earlier source holds too, with all rows equal bit by bit."""
+    # Returns for each episode, in order, 1 if it is a duplicate, and their sources for a message.
+    #
     # Sources of which it is known that other runs made them, with other seeds, cannot hold the same
     # episode, however equal the short ones may be; of them only those are compared that were reset
     # with the same seed. All others are compared: copies of a source, imports, and runs with the
     # same seed.
     sources = [part for storage in storages for part in parts_of(storage)]
-    first = [0]
-    for storage in storages:
-        first.append(first[-1] + len(parts_of(storage)))
+    if len(sources) < 2:
+        return bytearray(), ""
+    first = [0, *accumulate(len(parts_of(storage)) for storage in storages)]
 
     def each() -> Iterator[tuple[int, StoredEpisode]]:
         for number, episode in episodes():
@@ -64,8 +47,6 @@ def find_repeats(
     related = [
         [one is None or other is None or bool(one & other) for other in runs] for one in runs
     ]
-    if len(sources) < 2:
-        return Repeats(bytearray())
     is_seed_needed = not all(map(all, related))
     is_candidate = _candidates(each, related, is_seed_needed)
     return _compared(each, is_candidate, related, sources, is_seed_needed, on_look)
@@ -117,9 +98,9 @@ def _compared(
     sources: Sequence[Storage],
     is_seed_needed: bool,
     on_look: Callable[[], None],
-) -> Repeats:
+) -> tuple[bytearray, str]:
     """Read the candidates, and find those that are in an earlier source, too."""
-    found = Repeats(bytearray(len(is_candidate)))
+    is_repeated = bytearray(len(is_candidate))
     seen: dict[bytes, list[tuple[int, int | None]]] = defaultdict(list)
     totals: Counter[int] = Counter()
     pairs: Counter[tuple[int, int]] = Counter()
@@ -136,21 +117,18 @@ def _compared(
             if other != source and (related[source][other] or (seed is not None and seed == me[1]))
         ]
         if earlier:
-            found.is_repeated[place] = 1
-            found.episodes += 1
-            found.steps += episode.steps
-            found.late_starts += episode.first_row > 0
+            is_repeated[place] = 1
             pairs[source, earlier[0]] += 1
         elif me not in same:
             # Equal episodes of one source and seed are listed once: only others are looked for.
             same.append(me)
         on_look()
-    found.sentence = "; ".join(
+    sentence = "; ".join(
         f"{count:,} of the {totals[source]:,} episodes from {name_of(sources[source], source)} "
         f"are in {name_of(sources[other], other)} too"
         for (source, other), count in pairs.items()
     )
-    return found
+    return is_repeated, sentence
 
 
 def _seed_of(episode: StoredEpisode) -> int | None:

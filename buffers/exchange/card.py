@@ -34,6 +34,7 @@ from ..view.summary import (
     run_lines,
     seeds_of,
 )
+from .formats.format import Format
 
 CARD = "README.md"
 """The name of a card's file: hubs show the one of this name."""
@@ -98,9 +99,8 @@ def store_card(
 def export_card(
     storage: Storage,
     chosen: frozenset[tuple[int, int]],
+    format_: Format,
     *,
-    format_: str,
-    about: str,
     loading: str,  # Python that loads the data set, by a path in the current folder
     notes: Sequence[str],
     readme: str | None,  # the card that the format itself has written
@@ -109,7 +109,7 @@ def export_card(
 ) -> dict[str, bytes]:
     """The card of exported episodes, chosen by id and first row, and its picture, by file name."""
     facts = _Facts(storage, chosen)
-    configs = _LEROBOT if format_ == "lerobot" else "viewer: false\n"
+    configs = _LEROBOT if format_.name == "lerobot" else "viewer: false\n"
     tables = ""
     if readme is not None:
         _, _, tables = readme.partition("\n---\n")
@@ -120,7 +120,7 @@ def export_card(
         facts,
         title=title,
         license=license,
-        kind=f"a data set in the format {format_}: {about}",
+        kind=f"a data set in the format {format_.name}: {format_.about}",
         hub=configs,
         loading=[f"```python\n{loading}\n```"],
         notes=notes,
@@ -215,6 +215,7 @@ def _card(
         **(more or {}),
     }
     heading = _PUNCTUATION.sub(r"\\\1", _plain(title))
+    name = describe_env(facts.sessions).partition(", ")[0]  # without its settings
     whole = f"of {len(facts.returns):,} whole episodes"
     statistics = [
         [name, *_numbers(values)]
@@ -224,8 +225,7 @@ def _card(
     parts = [
         "---\n" + "\n".join(front) + "\n" + hub + "---\n",
         f"# {heading}\n",
-        f"{facts.steps:,} steps of {_code(_name(facts.sessions))} in {facts.episodes:,} episodes: "
-        f"{kind}.\n",
+        f"{facts.steps:,} steps of {_code(name)} in {facts.episodes:,} episodes: {kind}.\n",
         *([f"![{facts.picture_of}]({PICTURE})\n"] if facts.picture_of else []),
         "## Contents\n",
         _table(["", ""], list(map(list, contents.items()))),
@@ -283,11 +283,6 @@ def _runs(sessions: Sequence[Mapping[str, object]]) -> str:
         return "Nothing is known about the runs that made it.\n"
     note = f"\nThe newest {_MOST_RUNS} of {len(sessions):,} runs.\n" if first else ""
     return _table(RUN_COLUMNS, rows) + note
-
-
-def _name(sessions: Sequence[Mapping[str, object]]) -> str:
-    """The env without its settings."""
-    return describe_env(sessions).partition(", ")[0]
 
 
 def _table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

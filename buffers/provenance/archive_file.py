@@ -17,7 +17,7 @@ import stat
 import struct
 import tarfile
 import tempfile
-from collections.abc import Container, Generator, Iterator, Mapping
+from collections.abc import Container, Generator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TypeAlias
@@ -270,19 +270,14 @@ def _unpack_files(packed: _Reader, folder: Path, most: int) -> None:
             raise ValueError(f"it holds {entry.name!r} of {entry.size:,} bytes")
         names.add(entry.name)
         most -= entry.size
+        left = entry.size
         with (folder / entry.name).open("xb") as file:
-            for run in _runs(packed, entry.size):
-                file.write(run)
+            while left > 0:
+                run = packed.read(min(left, _RUN_BYTES))
+                if not run:
+                    raise ValueError(f"{left:,} bytes are missing at its end")
+                left -= file.write(run)
         packed.read(-entry.size % _BLOCK)
-
-
-def _runs(packed: _Reader, left: int) -> Iterator[bytes]:
-    while left > 0:
-        run = packed.read(min(left, _RUN_BYTES))
-        if not run:
-            raise ValueError(f"{left:,} bytes are missing at its end")
-        yield run
-        left -= len(run)
 
 
 def _most_contents(nbytes: int) -> int:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 
+from ..base.number_checks import is_whole
 from ..curation.stored_episode import StoredEpisode, stored_episodes
 from ..rows.episode import End
 from ..storage.protocol import Storage
@@ -64,7 +65,18 @@ class Unreachable(NamedTuple):
 
 def chains_of(storage: Storage) -> tuple[list[Chain], list[Unreachable]]:
     """All chains of a storage that is not joined, and the stored episodes that none leads to."""
-    return _Finder(storage).find()
+    names = tuple(field.name for field in storage.spec.of_kind("action"))
+    sessions = list(storage.sessions)
+    is_certain = _old_numbers_are_certain(storage)
+    chains: list[Chain] = []
+    unreachable: list[Unreachable] = []
+    for (session, stream), turns in _turns(storage).items():
+        for turn, episodes in enumerate(turns):
+            facts = _facts(sessions, turn if session is None else session)
+            is_named = session is not None
+            played = _played(names, stream, episodes, is_named or is_certain, unreachable)
+            chains += [Chain(facts, stream, seed, tuple(plays)) for seed, plays in played if plays]
+    return chains, unreachable
 
 
 class _Known(NamedTuple):
@@ -76,98 +88,79 @@ class _Known(NamedTuple):
     stored: list[StoredEpisode]
 
 
-class _Finder:
-    """Finds the chains of one storage."""
+def _turns(storage: Storage) -> dict[tuple[int | None, int], list[list[_Known]]]:
+    """The episodes of each stream of each session, in order, where numbers grow."""
+    # In stores of version 0.1, whose episodes do not name their session, numbers begin at 0 again
+    # with each session.
+    stored: dict[tuple[int | None, int], list[_Known]] = {}
+    for episode in stored_episodes(storage):
+        metadata = episode.metadata
+        known = stored.setdefault((_whole(metadata, "session"), episode.stream), [])
+        if known and known[-1].id == episode.id:  # rows in its middle were lost
+            known[-1].stored.append(episode)
+        else:
+            number = _whole(metadata, "stream_episode")
+            number = -1 if number is None else number
+            known.append(_Known(episode.id, number, metadata, [episode]))
+    return {key: _split(known) for key, known in stored.items()}
 
-    def __init__(self, storage: Storage) -> None:
-        self._storage = storage
-        self._names = tuple(field.name for field in storage.spec.of_kind("action"))
-        self._sessions = list(storage.sessions)
-        self._chains: list[Chain] = []
-        self._unreachable: list[Unreachable] = []
 
-    def find(self) -> tuple[list[Chain], list[Unreachable]]:
-        is_certain = self._old_numbers_are_certain()
-        for (session, stream), turns in self._turns().items():
-            for turn, episodes in enumerate(turns):
-                facts = self._facts(turn if session is None else session)
-                self._find(facts, stream, episodes, session is not None or is_certain)
-        return self._chains, self._unreachable
+def _old_numbers_are_certain(storage: Storage) -> bool:
+    """False if a number that follows another one may be that of another session."""
+    # It may in stores of version 0.1, with rows of several sessions and episodes that were left
+    # out.
+    sessions = storage.sessions
+    played = [one for one in sessions if "copied_from" not in one]
+    return len(played) < 2 or not (storage.lost_chunks or any(map(_left_some_out, sessions)))
 
-    def _turns(self) -> dict[tuple[int | None, int], list[list[_Known]]]:
-        """The episodes of each stream of each session, in order, where numbers grow."""
-        # In stores of version 0.1, whose episodes do not name their session, numbers begin at 0
-        # again with each session.
-        stored: dict[tuple[int | None, int], list[_Known]] = {}
-        for episode in stored_episodes(self._storage):
-            metadata = episode.metadata
-            known = stored.setdefault((_whole(metadata, "session"), episode.stream), [])
-            if known and known[-1].id == episode.id:  # rows in its middle were lost
-                known[-1].stored.append(episode)
-            else:
-                number = _whole(metadata, "stream_episode")
-                number = -1 if number is None else number
-                known.append(_Known(episode.id, number, metadata, [episode]))
-        return {key: _split(known) for key, known in stored.items()}
 
-    def _old_numbers_are_certain(self) -> bool:
-        """False if a number that follows another one may be that of another session."""
-        # It may in stores of version 0.1, with rows of several sessions and episodes that were left
-        # out.
-        played = [one for one in self._sessions if "copied_from" not in one]
-        return len(played) < 2 or not (
-            self._storage.lost_chunks or any(map(_left_some_out, self._sessions))
-        )
+def _facts(sessions: Sequence[Mapping[str, object]], session: int) -> Mapping[str, object]:
+    played = [one for one in sessions if "recipe" in one]
+    if session < len(sessions) and "recipe" in sessions[session]:
+        return sessions[session]
+    return (played or sessions or [{}])[0]
 
-    def _facts(self, session: int) -> Mapping[str, object]:
-        played = [one for one in self._sessions if "recipe" in one]
-        if session < len(self._sessions) and "recipe" in self._sessions[session]:
-            return self._sessions[session]
-        return (played or self._sessions or [{}])[0]
 
-    def _find(
-        self, facts: Mapping[str, object], stream: int, episodes: list[_Known], is_certain: bool
-    ) -> None:
-        """Find the chains among the episodes that one env played in a session."""
-        seed, plays = -1, list[Play]()
-        # `why` no chain leads to an episode also holds for those after it, up to the next seeded
-        # reset.
-        number, why = -2, ""
-        for one in episodes:
-            given = _whole(one.metadata, "seed")
-            if given is not None:
-                self._close(facts, stream, seed, plays)
-                seed, plays, why = given, [], ""
-            elif not why and (not plays or one.number < 1):
-                why = "no stored seeded reset leads to it"
-            elif not why and one.number != number + 1:
-                why = f"episode {number + 1} of env {stream}, which leads to it, is not stored"
-            elif not (why or is_certain):
-                why = "its store was made by an older version, and does not name its session"
-            number = one.number
-            first = one.stored[0]
-            if why or first.first_row:
-                self._unreachable += [
-                    Unreachable(episode, why or "its first rows are not stored")
-                    for episode in one.stored
-                ]
-                why = why or f"the first rows of episode {number} of env {stream} are not stored"
-                continue
-            play = Play(self._names, first.rows - 1, one.metadata, first.end, first)
-            plays.append(play)
-            self._unreachable += [
-                Unreachable(episode, "rows before it were lost") for episode in one.stored[1:]
+def _played(
+    names: tuple[str, ...],
+    stream: int,
+    episodes: list[_Known],
+    is_certain: bool,
+    unreachable: list[Unreachable],
+) -> list[tuple[int, list[Play]]]:
+    """Seeds, and what each leads to among the episodes that one env played in a session."""
+    found: list[tuple[int, list[Play]]] = []
+    plays: list[Play] = []
+    # `why` no chain leads to an episode also holds for those after it, up to the next seeded reset.
+    number, why = -2, ""
+    for one in episodes:
+        given = _whole(one.metadata, "seed")
+        if given is not None:
+            plays, why = [], ""
+            found.append((given, plays))
+        elif not why and (not plays or one.number < 1):
+            why = "no stored seeded reset leads to it"
+        elif not why and one.number != number + 1:
+            why = f"episode {number + 1} of env {stream}, which leads to it, is not stored"
+        elif not (why or is_certain):
+            why = "its store was made by an older version, and does not name its session"
+        number = one.number
+        first = one.stored[0]
+        if why or first.first_row:
+            unreachable += [
+                Unreachable(episode, why or "its first rows are not stored")
+                for episode in one.stored
             ]
-            if not play.end.is_final:
-                why = f"episode {number} of env {stream} was cut, and no seeded reset followed"
-        self._close(facts, stream, seed, plays)
-
-    def _close(
-        self, facts: Mapping[str, object], stream: int, seed: int, plays: list[Play]
-    ) -> None:
-        """Add the chain, if it has an episode."""
-        if plays:
-            self._chains.append(Chain(facts, stream, seed, tuple(plays)))
+            why = why or f"the first rows of episode {number} of env {stream} are not stored"
+            continue
+        play = Play(names, first.rows - 1, one.metadata, first.end, first)
+        plays.append(play)
+        unreachable += [
+            Unreachable(episode, "rows before it were lost") for episode in one.stored[1:]
+        ]
+        if not play.end.is_final:
+            why = f"episode {number} of env {stream} was cut, and no seeded reset followed"
+    return found
 
 
 def _split(known: list[_Known]) -> list[list[_Known]]:
@@ -195,5 +188,4 @@ def _left_some_out(session: Mapping[str, object]) -> bool:
 def _whole(metadata: Mapping[str, object], key: str) -> int | None:
     """A whole number of the metadata, which come from a file; None for anything else."""
     value = metadata.get(key)
-    is_whole = isinstance(value, int) and not isinstance(value, bool) and value >= 0
-    return cast("int", value) if is_whole else None
+    return value if is_whole(value) and value >= 0 else None

@@ -17,11 +17,10 @@ from ...rows.step_columns import Rounded, split
 from ...spec.space_json import space_of
 from ...spec.spec import Field, Spec, flatten
 from .episode_reader import NO_METADATA
-from .flat_hdf5 import FlatHdf5Import, FlatHdf5Reader, StepTable, TableReader, is_flat
+from .flat_hdf5 import INSTALL, FlatHdf5Import, StepTable, TableReader, reader_of
 from .format import Format, Reader, Source, Writer
-from .hdf5_columns import NewHdf5, as_text, open_given, put_column, read_column
+from .hdf5_columns import NewHdf5, as_text, put_column, read_column
 
-_INSTALL: Final = "'stepwell[d3rlpy]'"
 _VERSION: Final = "2.1"
 COLUMNS: Final = ("observations", "actions", "rewards", "terminated")
 _CHANNELS: Final = (1, 3, 4)
@@ -51,7 +50,7 @@ class D3rlpyFormat(Format):
 
     name = "d3rlpy"
     about = "a file that d3rlpy's ReplayBuffer.load reads, for offline learning"
-    install = _INSTALL
+    install = INSTALL
     kind = "file"
     export_options = D3rlpyExport
     import_options = FlatHdf5Import
@@ -62,9 +61,7 @@ class D3rlpyFormat(Format):
 
     def reader(self, files: GivenFiles, options: FlatHdf5Import) -> Reader:
         """Open a data set; one of flat columns, as d3rlpy 1 and D4RL wrote it, is read too."""
-        if files.path.is_file() and is_flat(files):
-            return FlatHdf5Reader(files, options)
-        return _FileReader(files)
+        return reader_of(files, options, "d3rlpy", lambda file: _FileReader(file, files))
 
     def loading(self, path: Path, out: str) -> str:
         """The lines that load it where d3rlpy is."""
@@ -217,7 +214,7 @@ class D3rlpyReader(TableReader):
 
 class _D3rlpyWriter:
     def __init__(self, source: Source, options: D3rlpyExport) -> None:
-        self._h5py = load_library("h5py", "format d3rlpy", install=_INSTALL)
+        self._h5py = load_library("h5py", "format d3rlpy", install=INSTALL)
         self._source = source
         self._options = options
         self._encoder = D3rlpyEncoder(source.spec, options.stack, options.channels_first)
@@ -286,16 +283,10 @@ class _D3rlpyWriter:
 class _FileReader(D3rlpyReader):
     """Reads one file; see `Reader`."""
 
-    def __init__(self, files: GivenFiles) -> None:
-        h5py = load_library("h5py", "format d3rlpy", install=_INSTALL)
-        self._path = files.path
-        self._file = open_given(h5py, files, files.path)
-        try:
-            total = self._read_total(files.budget(files.path))
-            super().__init__(total, self._episode, str(files.path), files.budget)
-        except BaseException:
-            self._file.close()
-            raise
+    def __init__(self, file: Any, files: GivenFiles) -> None:
+        self._path, self._file = files.path, file
+        total = self._read_total(files.budget(files.path))
+        super().__init__(total, self._episode, str(files.path), files.budget)
 
     def close(self) -> None:
         self._file.close()

@@ -10,7 +10,7 @@ import string
 import zipfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from dataclasses import field as default
 from pathlib import Path
 from typing import Final, Literal
@@ -107,13 +107,21 @@ class DreamerV3Format(Format):
 
 
 class _DreamerV3Writer:
+    """Writes rows of several streams, each as a chain of chunks; the last one is shorter."""
+
+    # Names and bytes follow from the store's facts and the rows: the same export writes the same
+    # files, and chunks of another store have other numbers.
+
     def __init__(self, source: Source, options: DreamerV3Export) -> None:
         check_whole("option chunk", options.chunk, 1)
         self._source = source
         self._options = options
         self._fields = _array_fields(source.spec, options.observation)
         self._rounded: dict[str, Rounded] = {}
-        self._chains = _Chains(Path(), options.chunk, "")
+        self._folder = Path()
+        self._facts = b""
+        self._chains: dict[int, _Chain] = {}  # by stream
+        self._chunks = 0
         self._late = 0
 
     @property
@@ -150,7 +158,7 @@ class _DreamerV3Writer:
 
     def begin(self, path: Path) -> None:
         facts = {"spec": self._source.spec.to_json(), "sessions": list(self._source.sessions)}
-        self._chains = _Chains(path, self._options.chunk, json.dumps(facts))
+        self._folder, self._facts = path, json.dumps(facts).encode()
 
     def write(self, episode: Episode) -> None:
         rows = {name: self._converted(field, episode) for name, field in self._fields.items()}
@@ -161,14 +169,39 @@ class _DreamerV3Writer:
         flags[1, -1] = episode.end.is_final
         flags[2, -1] = bool(episode.end & End.TERMINATED)
         rows |= dict(zip(_FLAGS, flags, strict=True))
-        self._chains.append(episode.stream, rows)
+        chain, start = self._chains.setdefault(episode.stream, _Chain()), 0
+        while start < episode.rows:
+            if not chain.count:
+                chain.number = self._chunks
+                self._chunks += 1
+            stop = min(episode.rows, start + self._options.chunk - chain.count)
+            chain.blocks.append({key: np.array(column[start:stop]) for key, column in rows.items()})
+            chain.count += stop - start
+            start = stop
+            if chain.count == self._options.chunk:
+                self._write_chunk(episode.stream, chain)
         self._late += episode.first_row > 0
 
     def finish(self) -> None:
-        self._chains.finish()
+        for stream, chain in self._chains.items():
+            if chain.count:
+                self._write_chunk(stream, chain)
 
     def close(self) -> None:
         pass
+
+    def _write_chunk(self, stream: int, chain: _Chain) -> None:
+        """Write a chunk, and rename the one before to name its successor."""
+        arrays = _concatenated(chain.blocks)
+        before = self._facts if chain.last is None else chain.last[1]
+        uuid = _uuid_of(stream, before, arrays)
+        arrays["stepid"] = _step_ids(uuid, chain.count)
+        chunk = chain.number, uuid, chain.count
+        write_arrays(self._folder / _file_name(*chunk), arrays)
+        if chain.last is not None:
+            last = self._folder / _file_name(*chain.last)
+            last.rename(self._folder / _file_name(*chain.last, follows=uuid))
+        chain.last, chain.blocks, chain.count = chunk, [], 0
 
     def _as_float32(self, name: str, rows: np.ndarray) -> np.ndarray:
         return self._rounded.setdefault(name, Rounded(name, "float32")).cast(rows)
@@ -286,66 +319,14 @@ class _Chunk:
         return cls(file, from_base62(uuid), from_base62(follows), int(rows))
 
 
-class _Chains:
-    """Writes rows of several streams, each as a chain of chunks; the last one is shorter."""
-
-    # Names and bytes follow from `source` and the rows: the same export writes the same files, and
-    # chunks of another source have other numbers.
-
-    def __init__(self, folder: Path, rows: int, source: str) -> None:
-        self._folder = folder
-        self._rows = rows
-        self._source = source.encode()
-        self._chunks = 0
-        self._open: dict[int, _Chain] = {}
-
-    def append(self, stream: int, rows: Mapping[str, np.ndarray]) -> None:
-        """Add rows [T, ...] to a stream; they are copied."""
-        chain = self._open.setdefault(stream, _Chain())
-        count, start = len(next(iter(rows.values()))), 0
-        while start < count:
-            if not chain.count:
-                chain.number = self._chunks
-                self._chunks += 1
-            stop = min(count, start + self._rows - chain.count)
-            chain.blocks.append({key: np.array(column[start:stop]) for key, column in rows.items()})
-            chain.count += stop - start
-            start = stop
-            if chain.count == self._rows:
-                self._write(stream, chain)
-
-    def finish(self) -> None:
-        """Write the remaining rows."""
-        for stream, chain in self._open.items():
-            if chain.count:
-                self._write(stream, chain)
-
-    def _write(self, stream: int, chain: _Chain) -> None:
-        """Write a chunk, and rename the one before to name its successor."""
-        keys = list(chain.blocks[0])
-        arrays = {key: np.concatenate([block[key] for block in chain.blocks]) for key in keys}
-        before = self._source if chain.last is None else chain.last.uuid
-        uuid = _uuid_of(stream, before, arrays)
-        arrays["stepid"] = _step_ids(uuid, chain.count)
-        chunk = _Chunk(self._folder, uuid, _NO_CHUNK, chain.count)
-        chunk = replace(chunk, file=self._folder / _file_name(chain.number, chunk))
-        write_arrays(chunk.file, arrays)
-        if chain.last is not None:
-            last = replace(chain.last, follows=uuid)
-            chain.last.file.rename(self._folder / _file_name(chain.last_number, last))
-        chain.last, chain.last_number = chunk, chain.number
-        chain.blocks, chain.count = [], 0
-
-
 @dataclass(slots=True, eq=False)
 class _Chain:
     """Unwritten rows of one stream, and the last chunk that was written."""
 
     blocks: list[_Rows] = default(default_factory=list)
     count: int = 0
-    number: int = 0
-    last: _Chunk | None = None
-    last_number: int = 0
+    number: int = 0  # of the chunk that they will be
+    last: tuple[int, bytes, int] | None = None  # its number, id and rows
 
 
 def write_arrays(file: Path, arrays: Mapping[str, np.ndarray]) -> None:
@@ -413,9 +394,9 @@ def _chains_of(folder: Path) -> list[list[_Chunk]]:
     return chains
 
 
-def _file_name(number: int, chunk: _Chunk) -> str:
+def _file_name(number: int, uuid: bytes, rows: int, follows: bytes = _NO_CHUNK) -> str:
     time = (_EPOCH + datetime.timedelta(seconds=number)).strftime("%Y%m%dT%H%M%SF%f")
-    return f"{time}-{base62(chunk.uuid)}-{base62(chunk.follows)}-{chunk.rows}.npz"
+    return f"{time}-{base62(uuid)}-{base62(follows)}-{rows}.npz"
 
 
 def _uuid_of(stream: int, before: bytes, arrays: Mapping[str, np.ndarray]) -> bytes:

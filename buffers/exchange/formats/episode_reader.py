@@ -65,13 +65,9 @@ class EpisodeReader:
     # `_found`. All episodes are then compared with that Spec in one place.
 
     spec: Spec
-    """The fields of every row."""
     sessions: Sequence[Mapping[str, object]] = ()
-    """Facts about the runs that recorded it."""
     episodes: int | None = None
-    """The number of episodes, if it is known before they are read."""
     steps: int | None = None
-    """Their env steps, if they are known before they are read."""
 
     def __init__(self, *notes: str) -> None:
         self._notes = Notes(*notes)

@@ -221,11 +221,11 @@ def _write_card(
     for parent in [*report.path.parents, *report.path.absolute().parents]:
         if parent.name:
             loading = loading.replace(f'"{parent}/', '"').replace(f'"{parent}"', '"."')
-    about = {"format_": format_.name, "about": format_.about, "loading": loading}
     files = export_card(
         replay.storage,
         chosen,
-        **about,
+        format_,
+        loading=loading,
         notes=report.notes,
         readme=readme,
         title=report.path.name,
@@ -241,22 +241,20 @@ def _chosen(
     """The chosen episodes by id and first row, the writer's source, and a note on the choice."""
     storage = replay.storage
     chosen: set[tuple[int, int]] = set()
-    steps = transitions = left_out = 0
+    steps = transitions = 0
     choice = choose(stored_episodes(storage), keep)
     for episode, is_chosen in zip(stored_episodes(storage), choice.is_chosen, strict=True):
         if is_chosen:
             chosen.add((episode.id, episode.first_row))
             steps += episode.steps
             transitions += episode.rows - 1
-        else:
-            left_out += 1
-    if not chosen and left_out:
-        raise ValueError(
-            f"none of {left_out:,} episodes would be exported, expected at least one: choose by "
-            f"other conditions{'; ' if choice.sentence else ''}{choice.sentence}"
-        )
-    if not chosen:
+    if not choice.is_chosen:
         raise NotEnoughData("export: expected at least one episode, got none; collect first")
+    if not chosen:
+        raise ValueError(
+            f"none of {len(choice.is_chosen):,} episodes would be exported, expected at least one: "
+            f"choose by other conditions{'; ' if choice.sentence else ''}{choice.sentence}"
+        )
     source = Source(
         spec=replay.spec,
         sessions=storage.sessions,

@@ -20,7 +20,7 @@ from .episode_reader import NO_STREAMS, EpisodeReader, FoundEpisode, plain
 from .format import Format, Reader
 from .hdf5_columns import as_text, datasets_of, open_given, read_column, read_rows
 
-_INSTALL: Final = "'stepwell[d3rlpy]'"
+INSTALL: Final = "'stepwell[d3rlpy]'"
 _DEMO: Final = re.compile(r"(.*?)(\d*)")
 _MOST_TEXT: Final = 1 << 12
 _LAYOUTS: Final = (
@@ -63,13 +63,13 @@ class FlatHdf5Format(Format):
 
     name = "hdf5"
     about = "a file of flat columns, as D4RL, robomimic and d3rlpy 1 wrote them; read only"
-    install = _INSTALL
+    install = INSTALL
     kind = "file"
     import_options = FlatHdf5Import
 
     def reader(self, files: GivenFiles, options: FlatHdf5Import) -> Reader:
         """Open a data set."""
-        return FlatHdf5Reader(files, options)
+        return reader_of(files, options, "hdf5")
 
 
 @dataclass(slots=True)
@@ -163,8 +163,8 @@ class TableReader(EpisodeReader):
         for first, end in itertools.pairwise([0, *breaks, stop - start]):
             part = {name: rows[first:end] for name, rows in columns.items()}
             after = {name: rows[end - 1 : end] for name, rows in following.items()}
-            found = FoundEpisode(where, part, last if end == stop - start else End.NONE)
-            found.metadata = table.metadata
+            ended = last if end == stop - start else End.NONE
+            found = FoundEpisode(where, part, ended, table.metadata)
             self._complete(found, after)
             yield found
 
@@ -224,42 +224,33 @@ class TableReader(EpisodeReader):
 class FlatHdf5Reader(TableReader):
     """Reads one file of D4RL's, d3rlpy 1's or robomimic's layout."""
 
-    def __init__(self, files: GivenFiles, options: FlatHdf5Import) -> None:
-        self._h5py = load_library("h5py", "format hdf5", install=_INSTALL)
+    def __init__(self, file: Any, files: GivenFiles, options: FlatHdf5Import) -> None:
         super().__init__(str(files.path), files.budget, NO_STREAMS)
         self._limit = options.max_episode_steps
         if self._limit is not None and self._limit < 1:
             raise ValueError(f"option max_episode_steps: expected 1 or more, got {self._limit}")
         self._path = files.path
         self._facts: dict[str, object] = {}
-        self._file = open_given(self._h5py, files, files.path)
-        try:
-            self._open()
-        except BaseException:
-            self._file.close()
-            raise
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-    def _open(self) -> None:
+        self._file = file
         self._demos: list[str] = []
-        if _is_robomimic(self._h5py, self._file):
-            self._demos = sorted(self._file["data"], key=_in_order)
+        if _is_robomimic(file):
+            self._demos = sorted(file["data"], key=_in_order)
             self._masks = self._read_masks()
             self._note_env()
-        elif not _is_columns(self._file):
-            known = "num_episodes" in self._file and "version" in self._file
+        elif not _is_columns(file):
+            known = "num_episodes" in file and "version" in file
             raise ValueError(
-                f"{self._path}: expected {_LAYOUTS}; got "
-                f"{', '.join(list(self._file)[:8]) or 'none'}; "
+                f"{self._path}: expected {_LAYOUTS}; got {', '.join(list(file)[:8]) or 'none'}; "
                 f"{'import it from the format d3rlpy' if known else _ADVICE}"
             )
         self._kept = self._kept_infos()
         self.spec = self._begin()
         facts = {"hdf5": self._facts} if self._facts else {}
         self.sessions = ({"recipe": {"source": "hdf5"}, **facts},)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
 
     def _tables(self) -> Iterator[StepTable]:
         if not self._demos:
@@ -293,30 +284,30 @@ class FlatHdf5Reader(TableReader):
                 "next one unless the file has next_observations; give the option "
                 "max_episode_steps if the env had a limit"
             )
-        named = _columns("observation", file["observations"])
-        columns = {**named, **_columns("action", file["actions"])}
+        columns = _columns("observation", file["observations"]) | _columns(
+            "action", file["actions"]
+        )
         following = {}
         if "next_observations" in file:
             following = _columns("observation", file["next_observations"])
-        infos = file["infos"] if "infos" in file else {}
-        columns |= {name: node for name, node in self._infos(infos).items() if name in self._kept}
+        columns |= {name: node for name, node in self._infos().items() if name in self._kept}
         used = {"observations", "actions", "rewards", "next_observations", *ends}
         self._note_others(file, {*used, "infos", "metadata", "version", "discrete_action"})
-        self._note_facts(file)
+        self._note_facts()
         return StepTable(where, columns, file["rewards"], following, terminated, truncated)
 
     def _demo(self, name: str) -> StepTable:
         demo, where = self._file["data"][name], f"{self._path}: data/{name}"
         for needed in ("obs", "actions"):
-            if not isinstance(demo, self._h5py.Group) or needed not in demo:
+            if not isinstance(demo, Mapping) or needed not in demo:
                 raise ValueError(
                     f"{where}: expected obs and actions, got no {needed!r}; robomimic's "
                     f"dataset_states_to_obs.py adds observations to recorded states"
                 )
-        columns = {**_columns("observation", demo["obs"]), **_columns("action", demo["actions"])}
+        columns = _columns("observation", demo["obs"]) | _columns("action", demo["actions"])
         following = _columns("observation", demo["next_obs"]) if "next_obs" in demo else {}
-        infos = {"info/states": demo["states"]} if "states" in demo else {}
-        columns |= {name: node for name, node in infos.items() if name in self._kept}
+        if self._kept and "states" in demo:
+            columns["info/states"] = demo["states"]
         if "rewards" not in demo:
             self._notes.add("rewards are zeros where a demonstration has none")
         terminated = np.zeros(len(demo["actions"]), bool)
@@ -351,34 +342,31 @@ class FlatHdf5Reader(TableReader):
     def _kept_infos(self) -> set[str]:
         """The infos that are numbers, a row for each step, alike in all demonstrations."""
         if not self._demos:
-            found = self._infos(self._file["infos"] if "infos" in self._file else {})
+            found = self._infos()
             rows = len(self._file["terminals"])
             return {n for n, node in found.items() if node.shape[:1] == (rows,)}
         forms: list[Any] = []
         for name in self._demos:
             demo = self._file["data"][name]
-            node: Any = demo.get("states") if isinstance(demo, self._h5py.Group) else None
-            is_column = isinstance(node, self._h5py.Dataset) and node.dtype.kind in "biuf"
+            node: Any = demo.get("states") if isinstance(demo, Mapping) else None
+            is_column = hasattr(node, "shape") and node.dtype.kind in "biuf"
             is_like = is_column and node.shape[:1] == getattr(demo.get("actions"), "shape", ())[:1]
             forms.append((node.dtype, node.shape[1:]) if is_like and node.shape else None)
         return {"info/states"} if forms[0] and len(set(forms)) == 1 else set()
 
-    def _infos(self, group: Any) -> dict[str, Any]:
-        if not isinstance(group, self._h5py.Group):
-            return {}
-        return {
-            f"info/{node.name.removeprefix(group.name).strip('/')}": node
-            for node in datasets_of(self._h5py, group)
-            if node.dtype.kind in "biufc"
-        }
+    def _infos(self) -> dict[str, Any]:
+        infos = self._file.get("infos")
+        columns = _columns("info", infos) if isinstance(infos, Mapping) else {}
+        return {name: node for name, node in columns.items() if node.dtype.kind in "biufc"}
 
     def _read_masks(self) -> dict[str, set[str]]:
         """The demonstrations of each filter key."""
-        if "mask" not in self._file or not isinstance(self._file["mask"], self._h5py.Group):
+        masks = self._file.get("mask")
+        if not isinstance(masks, Mapping):
             return {}
         budget = self._budget(f"{self._path}: mask")
         found = {}
-        for node in datasets_of(self._h5py, self._file["mask"]):
+        for node in datasets_of(masks):
             names = np.atleast_1d(read_column(node, budget)).reshape(-1).tolist()
             found[node.name.removeprefix("/mask/")] = {as_text(one) for one in names}
         return found
@@ -394,13 +382,14 @@ class FlatHdf5Reader(TableReader):
                 f"columns {of}left out, as they have no meaning here: {', '.join(left[:20])}"
             )
 
-    def _note_facts(self, file: Any) -> None:
+    def _note_facts(self) -> None:
         """Keep short texts and single numbers of ``metadata/``."""
-        if "metadata" not in file or not isinstance(file["metadata"], self._h5py.Group):
+        metadata = self._file.get("metadata")
+        if not isinstance(metadata, Mapping):
             return
         left = []
         budget = self._budget(f"{self._path}: metadata")
-        for node in datasets_of(self._h5py, file["metadata"]):
+        for node in datasets_of(metadata):
             name = node.name.removeprefix("/")
             value = read_column(node, budget) if node.size == 1 else None
             value = value.reshape(-1)[0] if isinstance(value, np.ndarray) else value
@@ -423,19 +412,30 @@ class FlatHdf5Reader(TableReader):
                 self._notes.add("data/env_args is left out, as it is no JSON")
 
 
-def is_flat(files: GivenFiles) -> bool:
-    """True for an HDF5 file of columns that `FlatHdf5Reader` reads."""
-    h5py = load_library("h5py", "format hdf5", install=_INSTALL)
-    with open_given(h5py, files, files.path) as file:
-        return _is_columns(file) or _is_robomimic(h5py, file)
+def reader_of(
+    files: GivenFiles,
+    options: FlatHdf5Import,
+    format_: str,
+    other: Callable[[Any], Reader] | None = None,  # makes the reader of a file without such columns
+) -> Reader:
+    """The reader of an HDF5 file, which is closed after an error."""
+    h5py = load_library("h5py", f"format {format_}", install=INSTALL)
+    file = open_given(h5py, files, files.path)
+    try:
+        if other is None or _is_columns(file) or _is_robomimic(file):
+            return FlatHdf5Reader(file, files, options)
+        return other(file)
+    except BaseException:
+        file.close()
+        raise
 
 
 def _is_columns(file: Any) -> bool:
     return all(name in file for name in ("observations", "actions", "rewards", "terminals"))
 
 
-def _is_robomimic(h5py: Any, file: Any) -> bool:
-    return isinstance(file.get("data"), h5py.Group) and len(file["data"]) > 0
+def _is_robomimic(file: Any) -> bool:
+    return isinstance(file.get("data"), Mapping) and len(file["data"]) > 0
 
 
 def _in_order(name: str) -> tuple[str, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -129,15 +129,15 @@ def open_given(h5py: Any, files: GivenFiles, path: Path) -> Any:
     except OSError as error:
         raise ValueError(f"{path}: expected an HDF5 file, got another ({error})") from error
     try:
-        check_group(h5py, file, str(path), texts=True)
+        check_group(h5py, file, str(path))
     except BaseException:
         file.close()
         raise
     return file
 
 
-def check_group(h5py: Any, group: Any, where: str, *, texts: bool = False) -> None:
-    """Raise unless all below an ``h5py.Group`` is in this file and numbers (or texts, pictures)."""
+def check_group(h5py: Any, group: Any, where: str) -> None:
+    """Raise unless all below an ``h5py.Group`` is in this file, and numbers, texts or pictures."""
     seen: set[int] = set()
     left = [group]
     while left:
@@ -152,7 +152,7 @@ def check_group(h5py: Any, group: Any, where: str, *, texts: bool = False) -> No
                 )
             node = now[name]
             if isinstance(node, h5py.Dataset):
-                _check_dataset(h5py, node, place, texts)
+                _check_dataset(h5py, node, place)
                 continue
             address = h5py.h5o.get_info(node.id).addr
             if not isinstance(node, h5py.Group) or address in seen:
@@ -164,12 +164,11 @@ def check_group(h5py: Any, group: Any, where: str, *, texts: bool = False) -> No
             left.append(node)
 
 
-def datasets_of(h5py: Any, group: Any) -> Iterator[Any]:
+def datasets_of(group: Mapping[str, Any]) -> Iterator[Any]:
     """All datasets below a group that `check_group` has accepted."""
-    for name in group:
-        node = group[name]
-        if isinstance(node, h5py.Group):
-            yield from datasets_of(h5py, node)
+    for node in group.values():
+        if isinstance(node, Mapping):
+            yield from datasets_of(node)
         else:
             yield node
 
@@ -210,7 +209,7 @@ def as_text(value: Any) -> str:
     return found.decode(errors="replace") if isinstance(found, bytes) else str(found)
 
 
-def _check_dataset(h5py: Any, node: Any, place: str, texts: bool) -> None:
+def _check_dataset(h5py: Any, node: Any, place: str) -> None:
     """Raise for a dataset that is not a column, or whose rows are in another file."""
     if node.is_virtual or node.external:
         raise ValueError(f"{place}: expected rows in this file, got rows of another; remove it")
@@ -218,5 +217,5 @@ def _check_dataset(h5py: Any, node: Any, place: str, texts: bool) -> None:
         raise ValueError(f"{place}: expected rows, got an empty dataspace; remove it")
     kind = node.dtype.kind
     is_text = h5py.check_vlen_dtype(node.dtype) or h5py.check_string_dtype(node.dtype)
-    if kind not in "biufc" and not (texts and is_text):
+    if kind not in "biufc" and not is_text:
         raise ValueError(f"{place}: expected numbers, got {node.dtype}; remove it")

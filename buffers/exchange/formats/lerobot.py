@@ -23,6 +23,7 @@ from .file_columns import FileColumn, newest_spaces, sessions_of
 from .format import Format, Reader, Source, Writer, stack_notes
 from .parquet import ParquetImport, ParquetReader
 from .parquet_columns import (
+    INSTALL,
     TableWriter,
     batches_of,
     column_of,
@@ -32,7 +33,6 @@ from .parquet_columns import (
 )
 from .pictures import picture_axes
 
-_INSTALL: Final = "'stepwell[parquet]'"
 _LEVEL: Final = 3
 Stats = dict[str, np.ndarray]
 
@@ -77,7 +77,7 @@ class LeRobotFormat(Format):
 
     name = "lerobot"
     about = "LeRobot's data sets v3.0, with pictures as PNG; needs no LeRobot"
-    install = _INSTALL
+    install = INSTALL
     export_options = LeRobotExport
     import_options = LeRobotImport
 
@@ -87,7 +87,7 @@ class LeRobotFormat(Format):
 
     def reader(self, files: GivenFiles, options: LeRobotImport) -> Reader:
         """Open a data set."""
-        modules = load_arrow("reading a LeRobot data set", _INSTALL)
+        modules = load_arrow("reading a LeRobot data set")
         info = checked_info(files)
         return _LeRobotReader(modules, files, info, options)
 
@@ -107,7 +107,7 @@ class _LeRobotWriter:
                 f"words, got {options.fps}, {options.file_mb} and {options.task!r}; give others"
             )
         source.check_transitions("LeRobot")
-        self._modules = load_arrow("exporting to LeRobot", _INSTALL)
+        self._modules = load_arrow("exporting to LeRobot")
         self._source = source
         self._options = options
         self._names = _feature_names(source.spec)
@@ -160,8 +160,8 @@ class _LeRobotWriter:
 
     def begin(self, path: Path) -> None:
         self._folder = path
-        (path / "meta").mkdir()
-        self._index.open(path)
+        self._index.path = path / EPISODES_PATH
+        self._index.path.parent.mkdir(parents=True)
 
     def write(self, episode: Episode) -> None:
         if not episode.steps:
@@ -169,7 +169,9 @@ class _LeRobotWriter:
             return
         if self._file < 0 or self._data.bytes >= self._file_bytes:
             self._file += 1
-            self._data.open(self._folder / _file_path(DATA_PATH, self._file))
+            chunk, file = divmod(self._file, _CHUNK)
+            place = DATA_PATH.format(chunk_index=chunk, file_index=file)
+            self._data.open(self._folder / place)
         rows = self._rows(episode)
         for name, rounded in self._rounded.items():
             rounded.cast(rows[name])
@@ -303,7 +305,7 @@ def _feature(column: FileColumn) -> dict[str, Any]:
 
 VERSION: Final = "v3.0"
 DATA_PATH: Final = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
-EPISODES_PATH: Final = "meta/episodes/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
+EPISODES_PATH: Final = "meta/episodes/chunk-000/file-000.parquet"
 TASKS_PATH: Final = "meta/tasks.parquet"
 _CHUNK: Final = 1000
 """Files of a folder."""
@@ -311,26 +313,16 @@ _GROUP: Final = 100_000
 """Numbers that are written together."""
 
 
-def _file_path(template: str, number: int) -> str:
-    """The path of the n-th file of a data set, from 0."""
-    chunk, file = divmod(number, _CHUNK)
-    return template.format(chunk_index=chunk, file_index=file)
-
-
 class EpisodeIndex:
     """Writes ``meta/episodes``: a row for each episode, with its place and statistics."""
 
     def __init__(self, modules: tuple[Any, Any]) -> None:
         self._arrow, self._parquet = modules
+        self.path = Path()
+        """The file, which is made with the first rows."""
         self._rows: list[dict[str, Any]] = []
         self._numbers = 0
         self._writer: Any = None
-        self._path = Path()
-
-    def open(self, folder: Path) -> None:
-        """Set the folder of the data set."""
-        self._path = folder / _file_path(EPISODES_PATH, 0)
-        self._path.parent.mkdir(parents=True)
 
     def add(self, row: dict[str, Any], stats: Mapping[str, Stats]) -> None:
         """Add the row of the next episode, with its statistics."""
@@ -364,7 +356,7 @@ class EpisodeIndex:
         table = self._arrow.Table.from_pylist(self._rows, schema=schema)
         if self._writer is None:
             self._writer = self._parquet.ParquetWriter(
-                self._path, table.schema, compression="zstd", use_dictionary=False
+                self.path, table.schema, compression="zstd", use_dictionary=False
             )
         self._writer.write_table(table, row_group_size=len(self._rows))
         self._rows, self._numbers = [], 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Final
 
 import numpy as np
@@ -18,6 +18,7 @@ from .episode_reader import EpisodeReader, FoundEpisode
 from .format import Format
 
 _SCALAR: Final = ((), (1,))
+_FLAGS: Final = ("terminated", "truncated")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +44,6 @@ class MemmapImport:
 class MemmapFormat(Format):
     """``metadata.pkl`` and an array of [slots, steps] for each field, as `OriginalFolder` reads."""
 
-    # A step's reward and flags go with the next row. An episode's final observation is not in the
-    # folder: its last row repeats the one before, and `info/observed` is False there.
-
     name = "memmap-replay-buffer"
     about = "a folder of memmap-replay-buffer 0.1 or 0.2; import only"
     import_options = MemmapImport
@@ -68,24 +66,18 @@ class _MemmapReader(EpisodeReader):
         self._original = original
         self._episodes = 0
         fields = original.config.fields
-        main = {
-            "observation": options.observation,
-            "action": options.action,
-            "reward": options.reward,
-        }
-        missing = [purpose for purpose, name in main.items() if name is None]
+        purposes = {purpose: name for purpose, name in asdict(options).items() if name is not None}
+        missing = [each for each in ("observation", "action", "reward") if each not in purposes]
         if missing:
             raise ValueError(
                 f"{missing[0]}: expected the options observation, action and reward together, got "
                 f"none for {missing[0]}; name all three out of the fields {', '.join(fields)}"
             )
         # Flags may be missing, unlike these three: then every episode ends with a cut.
-        flags = {"terminated": options.terminated, "truncated": options.truncated}
-        self._flags = {flag: name for flag, name in flags.items() if name is not None}
-        self._main = {purpose: name for purpose, name in main.items() if name is not None}
-        _check_purposes(fields, self._main | self._flags)
-        used = {*self._main.values(), *self._flags.values()}
-        self._extras = [name for name in fields if name not in used]
+        self._main = purposes
+        self._flags = {flag: purposes[flag] for flag in _FLAGS if flag in purposes}
+        _check_purposes(fields, purposes)
+        self._extras = [name for name in fields if name not in purposes.values()]
         self.episodes = None if self._flags else len(original)
         self.steps = original.steps
         self.spec = Spec(

@@ -72,18 +72,28 @@ class NpzFormat(Format):
 
 
 class _NpzWriter:
+    # In the folder `stepwell/`, `store.json` describes the store, and `000017.npz` holds facts of
+    # episode 17 and arrays that its file lacks.
+
     def __init__(self, source: Source, options: NpzExport) -> None:
         self._source = source
         self._options = options
         self._number = 0
         self._folder = Path()
-        self._sidecar = _Sidecar(Path())
         self.notes: Sequence[str] = ()
 
     def begin(self, path: Path) -> None:
         self._folder = path
-        self._sidecar = _Sidecar(path)
-        self._sidecar.create(self._source)
+        (path / _SIDECAR).mkdir()
+        store = {
+            "made_by": _MADE_BY,
+            "version": _VERSION,
+            "spec": self._source.spec.to_json(),
+            "sessions": list(self._source.sessions),
+            "episodes": self._source.episodes,
+            "steps": self._source.steps,
+        }
+        (path / _SIDECAR / "store.json").write_text(json.dumps(store), encoding="utf-8")
 
     def write(self, episode: Episode) -> None:
         columns = split(episode, stack=self._options.stack)
@@ -94,9 +104,19 @@ class _NpzWriter:
             for field in episode.spec.of_kind(kind)
         }
         arrays |= {"terminations": episode.terminated[1:], "truncations": episode.truncated[1:]}
+        name = f"{self._number:06d}.npz"
         save = np.savez_compressed if self._options.compress else np.savez
-        save(self._folder / f"{self._number:06d}.npz", **arrays)
-        self._sidecar.write(self._number, episode, edges_of(episode))
+        save(self._folder / name, **arrays)
+        facts = {
+            "stream": episode.stream,
+            "first_row": episode.first_row,
+            "rows": episode.rows,
+            "end": int(episode.end),
+            "metadata": dict(episode.metadata),
+        }
+        text = np.frombuffer(json.dumps(facts).encode(), np.uint8)
+        arrays = {"/facts": text, **edges_of(episode)}
+        np.savez_compressed(self._folder / _SIDECAR / name, **arrays)
         self._number += 1
 
     def finish(self) -> None:
@@ -119,15 +139,20 @@ class _NpzReader(EpisodeReader):
         if not self._files:
             raise ValueError(f"{path}: expected files named *.npz, got none")
         self.episodes = len(self._files)
-        self._sidecar: _Sidecar | None = None
-        if (path / _SIDECAR / "store.json").exists():
+        self._sidecar = path / _SIDECAR
+        self._changed = (
+            f"the data set was changed since it was exported; remove {self._sidecar} to import the "
+            f"files without it"
+        )
+        store = self._sidecar / "store.json"
+        self._has_sidecar = store.exists()
+        if self._has_sidecar:
             super().__init__()
-            self._sidecar = _Sidecar(path, given)
-            self.spec, self.sessions, episodes, self.steps = self._sidecar.store()
+            self.spec, self.sessions, episodes, self.steps = _store_of(given, store)
             if episodes not in (None, len(self._files)):
                 raise ValueError(
                     f"{path}: expected {episodes:,} files named *.npz, got "
-                    f"{len(self._files):,}; {self._sidecar.changed}"
+                    f"{len(self._files):,}; {self._changed}"
                 )
         else:
             # Another program made the files: the first one tells the fields of all.
@@ -140,8 +165,8 @@ class _NpzReader(EpisodeReader):
         for number, file in enumerate(self._files):
             budget = self._given.budget(file)
             arrays = _arrays_of(self._given, file, budget)
-            if self._sidecar is not None:
-                found = self._sidecar.read(number, budget)
+            if self._has_sidecar:
+                found = self._facts_of(number, budget)
                 found.columns = {
                     name: rows
                     for name, rows in _columns_of(arrays).items()
@@ -156,6 +181,67 @@ class _NpzReader(EpisodeReader):
                 if field.stack > 1 and rows is not None and rows.ndim == len(field.shape) + 2:
                     found.columns[field.name] = frames_of(rows, field)
             yield found
+
+    def _facts_of(self, number: int, budget: MemoryBudget) -> FoundEpisode:
+        """The facts of an episode, and the arrays that its file lacks; without its columns."""
+        file = self._sidecar / f"{number:06d}.npz"
+        if not file.exists():
+            raise ValueError(
+                f"{file}: expected facts about episode {number}, got none; {self._changed}"
+            )
+        try:
+            edges = self._given.read_arrays(file, budget)
+            if "/facts" not in edges:
+                raise ValueError("expected an array '/facts', got others")
+            facts = parse_object(edges.pop("/facts").tobytes(), file)
+            stream, first_row, end = (
+                whole(facts.get(name), name) for name in ("stream", "first_row", "end")
+            )
+            rows = whole(facts.get("rows"), "rows", 1)
+            metadata = mapping(facts.get("metadata"), "metadata")
+            if end & ~int(_ENDS):
+                raise ValueError(f"end: expected flags of {_ENDS!r}, got {end}")
+        except ValueError as error:
+            raise ValueError(f"{file}: {error}; {self._changed}") from error
+        return FoundEpisode(
+            f"episode {number}",
+            {},
+            End(end),
+            metadata,
+            edges,
+            stream,
+            first_row,
+            rows - 1,
+            self._changed,
+        )
+
+
+def _store_of(
+    given: GivenFiles, file: Path
+) -> tuple[Spec, Sequence[Mapping[str, object]], int | None, int | None]:
+    """The Spec, the sessions, and the numbers of episodes and steps in ``store.json``."""
+    data = given.read_json(file)
+    version = data.get("version") if data.get("made_by") == _MADE_BY else None
+    if type(version) is not int:
+        raise ValueError(f"{file}: expected a file of `{_MADE_BY}`, got something else")
+    if version > _VERSION:
+        raise ValueError(
+            f"{file}: expected version {_VERSION} at most, got {version}, which a newer Stepwell "
+            f"wrote; update this one"
+        )
+    try:
+        spec = Spec.from_json(data["spec"])
+        sessions = [mapping(each, "session") for each in items(data["sessions"], "sessions")]
+        episodes, steps = (
+            None if data[name] is None else whole(data[name], name)
+            for name in ("episodes", "steps")
+        )
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+        raise ValueError(
+            f"{file}: expected a file of `{_MADE_BY}`, got a damaged one "
+            f"({' '.join(str(error).split())[:200]}); restore it from a copy"
+        ) from error
+    return spec, sessions, episodes, steps
 
 
 def _arrays_of(given: GivenFiles, file: Path, budget: MemoryBudget) -> dict[str, np.ndarray]:
@@ -185,105 +271,3 @@ def _field_name(array_name: str) -> str:
     """``info/lives`` of ``infos/lives``; other names as they are."""
     first, slash, key = array_name.partition("/")
     return _KINDS.get(first, first) + slash + key
-
-
-class _Sidecar:
-    """A folder ``stepwell/`` next to the files, for the data that they cannot hold."""
-
-    # `store.json` describes the store; `000017.npz` holds arrays and facts of episode 17.
-
-    def __init__(self, path: Path, files: GivenFiles | None = None) -> None:
-        self._folder = path / _SIDECAR
-        self._files = files or GivenFiles(path)
-        self.changed = (
-            f"the data set was changed since it was exported; remove {self._folder} to import the "
-            f"files without it"
-        )
-
-    def create(self, source: Source) -> None:
-        """Create the folder, with ``store.json``."""
-        self._folder.mkdir()
-        store = {
-            "made_by": _MADE_BY,
-            "version": _VERSION,
-            "spec": source.spec.to_json(),
-            "sessions": list(source.sessions),
-            "episodes": source.episodes,
-            "steps": source.steps,
-        }
-        (self._folder / "store.json").write_text(json.dumps(store), encoding="utf-8")
-
-    def store(self) -> tuple[Spec, Sequence[Mapping[str, object]], int | None, int | None]:
-        """The Spec, the sessions, and the numbers of episodes and steps in ``store.json``."""
-        file = self._folder / "store.json"
-        data = self._files.read_json(file)
-        version = data.get("version") if data.get("made_by") == _MADE_BY else None
-        if type(version) is not int:
-            raise ValueError(f"{file}: expected a file of `{_MADE_BY}`, got something else")
-        if version > _VERSION:
-            raise ValueError(
-                f"{file}: expected version {_VERSION} at most, got {version}, which a newer "
-                f"Stepwell wrote; update this one"
-            )
-        try:
-            spec = Spec.from_json(data["spec"])
-            sessions = [mapping(each, "session") for each in items(data["sessions"], "sessions")]
-            episodes, steps = (
-                None if data[name] is None else whole(data[name], name)
-                for name in ("episodes", "steps")
-            )
-        except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
-            raise ValueError(
-                f"{file}: expected a file of `{_MADE_BY}`, got a damaged one "
-                f"({' '.join(str(error).split())[:200]}); restore it from a copy"
-            ) from error
-        return spec, sessions, episodes, steps
-
-    def write(self, number: int, episode: Episode, arrays: Mapping[str, np.ndarray]) -> None:
-        """Write an episode's facts, and arrays that its file lacks, compressed."""
-        facts = {
-            "stream": episode.stream,
-            "first_row": episode.first_row,
-            "rows": episode.rows,
-            "end": int(episode.end),
-            "metadata": dict(episode.metadata),
-        }
-        # Any: numpy's own keywords have types that arrays do not have.
-        named: dict[str, Any] = {
-            "/facts": np.frombuffer(json.dumps(facts).encode(), np.uint8),
-            **arrays,
-        }
-        np.savez_compressed(self._folder / f"{number:06d}.npz", **named)
-
-    def read(self, number: int, budget: MemoryBudget) -> FoundEpisode:
-        """The facts of an episode, and the arrays that its file lacks; without its columns."""
-        file = self._folder / f"{number:06d}.npz"
-        if not file.exists():
-            raise ValueError(
-                f"{file}: expected facts about episode {number}, got none; {self.changed}"
-            )
-        try:
-            edges = self._files.read_arrays(file, budget)
-            if "/facts" not in edges:
-                raise ValueError("expected an array '/facts', got others")
-            facts = parse_object(edges.pop("/facts").tobytes(), file)
-            stream, first_row, end = (
-                whole(facts.get(name), name) for name in ("stream", "first_row", "end")
-            )
-            rows = whole(facts.get("rows"), "rows", 1)
-            metadata = mapping(facts.get("metadata"), "metadata")
-            if end & ~int(_ENDS):
-                raise ValueError(f"end: expected flags of {_ENDS!r}, got {end}")
-        except ValueError as error:
-            raise ValueError(f"{file}: {error}; {self.changed}") from error
-        return FoundEpisode(
-            f"episode {number}",
-            {},
-            End(end),
-            metadata,
-            edges,
-            stream,
-            first_row,
-            rows - 1,
-            self.changed,
-        )

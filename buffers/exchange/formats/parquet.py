@@ -28,6 +28,7 @@ from .file_columns import (
 )
 from .format import STACK_OPTION, Format, Reader, Source, Writer, episode_facts, stack_notes
 from .parquet_columns import (
+    INSTALL,
     Images,
     MissingValue,
     TableWriter,
@@ -44,8 +45,6 @@ from .parquet_columns import (
     load_arrow,
     open_file,
 )
-
-_INSTALL: Final = "'stepwell[parquet]'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +107,7 @@ class ParquetFormat(Format):
 
     name = "parquet"
     about = "tables of steps and episodes for HuggingFace datasets, pandas, DuckDB"
-    install = _INSTALL
+    install = INSTALL
     export_options = ParquetExport
     import_options = ParquetImport
 
@@ -118,7 +117,7 @@ class ParquetFormat(Format):
 
     def reader(self, files: GivenFiles, options: ParquetImport) -> Reader:
         """Open a data set."""
-        modules = load_arrow("reading Parquet files", _INSTALL)
+        modules = load_arrow("reading Parquet files")
         if not files.path.exists():
             raise FileNotFoundError(f"{files.path}: expected Parquet files there, got none")
         plain = ParquetImport()
@@ -146,7 +145,7 @@ class _ParquetWriter:
                 f"got {options.file_mb} and {options.level}; give others"
             )
         source.check_transitions("Parquet")
-        modules = load_arrow("exporting to Parquet", _INSTALL)
+        modules = load_arrow("exporting to Parquet")
         self._source = source
         self._options = options
         self._next = source.spec.of_kind("observation") if options.next_observation else ()

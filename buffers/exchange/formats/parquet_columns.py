@@ -23,15 +23,16 @@ Images = Literal["png", "array", "raw"]
 """The form of pictures: PNG files in the struct that HuggingFace calls Image, nested lists of
 numbers, or the bytes of the array."""
 
+INSTALL: Final = "'stepwell[parquet]'"
 SLICE_BYTES: Final = 1 << 24
 """Rows are converted and read in slices of this size, which bounds the extra memory."""
 _MAX_DIMS: Final = 5  # of HuggingFace's arrays
 
 
-def load_arrow(wanted_for: str, install: str) -> tuple[ModuleType, ModuleType]:
+def load_arrow(wanted_for: str) -> tuple[ModuleType, ModuleType]:
     """``pyarrow`` and ``pyarrow.parquet``; before version 16 a float16 cannot be written."""
-    arrow = load_library("pyarrow", wanted_for, install=install, at_least="16")
-    return arrow, load_library("pyarrow.parquet", wanted_for, install=install)
+    arrow = load_library("pyarrow", wanted_for, install=INSTALL, at_least="16")
+    return arrow, load_library("pyarrow.parquet", wanted_for, install=INSTALL)
 
 
 def column_of(name: str, field: Field, images: Images, *, stack: bool = False) -> FileColumn:
@@ -52,90 +53,60 @@ def leaf_of(column: FileColumn) -> str:
     return column.name + (".list.element" * len(column.shape) * (column.encoding == "array"))
 
 
-def as_table(arrow: Any, columns: Sequence[FileColumn], rows: Mapping[str, np.ndarray]) -> Any:
-    """Rows [T, ...] by column name as a table."""
-    total = len(rows[columns[0].name])
-    step = max(1, SLICE_BYTES // max(1, *(column.row_bytes for column in columns)))
-    arrays = [
-        arrow.chunked_array(
-            [
-                _array(arrow, column, rows[column.name][start : start + step])
-                for start in range(0, total, step)
-            ],
-            _type_of(arrow, column),
-        )
-        for column in columns
-    ]
-    return arrow.table(arrays, schema=schema_of(arrow, columns))
-
-
 _OWN: Final = "stepwell"
 
 
-def schema_of(
-    arrow: Any, columns: Sequence[FileColumn], facts: Mapping[str, object] | None = None
-) -> Any:
+def schema_of(arrow: Any, columns: Sequence[FileColumn], facts: Mapping[str, object]) -> Any:
     """The schema of a file, with metadata for HuggingFace's `datasets` and facts for `facts_of`."""
-    features = {column.name: _feature(column) for column in columns}
-    texts = {"huggingface": json.dumps({"info": {"features": features}})}
+    found, features = zip(*(_described(arrow, column) for column in columns), strict=True)
+    named = dict(zip((column.name for column in columns), features, strict=True))
+    texts = {"huggingface": json.dumps({"info": {"features": named}})}
     if facts:
         texts[_OWN] = json.dumps(facts)
-    return arrow.schema([_arrow_field(arrow, column) for column in columns], metadata=texts)
+    return arrow.schema(found, metadata=texts)
 
 
-def _type_of(arrow: Any, column: FileColumn) -> Any:
-    """Arrow's type of a column."""
+def _described(arrow: Any, column: FileColumn) -> tuple[Any, dict[str, Any]]:
+    """Arrow's field of a column, and what HuggingFace's `datasets` calls it."""
     if column.encoding == "png":
-        return arrow.struct([("bytes", arrow.binary()), ("path", arrow.string())])
+        kind = arrow.struct([("bytes", arrow.binary()), ("path", arrow.string())])
+        return arrow.field(column.name, kind), {"_type": "Image"}
     if column.encoding in ("raw", "text"):
-        return arrow.binary() if column.encoding == "raw" else arrow.string()
-    found = arrow.from_numpy_dtype(np.dtype(column.dtype))
-    if len(column.shape) == 1 and column.shape[0]:
-        return arrow.list_(found, column.shape[0])
-    for _ in column.shape:
-        found = arrow.list_(found)
-    return found
-
-
-def _feature(column: FileColumn) -> dict[str, Any]:
-    """The description for HuggingFace's `datasets`, which gives rows of that shape."""
-    if column.encoding == "png":
-        return {"_type": "Image"}
-    dtype = {"raw": "binary", "text": "string"}.get(column.encoding, column.dtype)
-    value = {"dtype": dtype, "_type": "Value"}
-    if column.encoding != "array" or not column.shape:
-        return value
-    if len(column.shape) == 1:
-        return {"feature": value, "length": column.shape[0] or -1, "_type": "Sequence"}
-    name = f"Array{len(column.shape)}D"
-    return {"shape": list(column.shape), "dtype": column.dtype, "_type": name}
-
-
-def _arrow_field(arrow: Any, column: FileColumn) -> Any:
-    """Arrow's field of a column."""
-    found = _type_of(arrow, column)
-    if column.encoding != "array" or len(column.shape) < 2:
-        return arrow.field(column.name, found)
+        is_raw = column.encoding == "raw"
+        kind = arrow.binary() if is_raw else arrow.string()
+        value = {"dtype": "binary" if is_raw else "string", "_type": "Value"}
+        return arrow.field(column.name, kind), value
+    shape, kind = column.shape, arrow.from_numpy_dtype(np.dtype(column.dtype))
+    value = {"dtype": column.dtype, "_type": "Value"}
+    if not shape:
+        return arrow.field(column.name, kind), value
+    if len(shape) == 1:
+        kind = arrow.list_(kind, shape[0]) if shape[0] else arrow.list_(kind)
+        feature = {"feature": value, "length": shape[0] or -1, "_type": "Sequence"}
+        return arrow.field(column.name, kind), feature
+    for _ in shape:
+        kind = arrow.list_(kind)
     # HuggingFace's type, from which its `datasets` reads the shape; plain lists for others.
-    name = f"datasets.features.features.Array{len(column.shape)}DExtensionType"
+    name = f"Array{len(shape)}D"
     texts = {
-        "ARROW:extension:name": name,
-        "ARROW:extension:metadata": json.dumps([list(column.shape), column.dtype]),
+        "ARROW:extension:name": f"datasets.features.features.{name}ExtensionType",
+        "ARROW:extension:metadata": json.dumps([list(shape), column.dtype]),
     }
-    return arrow.field(column.name, found, metadata=texts)
+    feature = {"shape": list(shape), "dtype": column.dtype, "_type": name}
+    return arrow.field(column.name, kind, metadata=texts), feature
 
 
-def _array(arrow: Any, column: FileColumn, rows: np.ndarray) -> Any:
-    """Rows [T, ...] as an Arrow array of length T."""
-    found_type, shape = _type_of(arrow, column), column.shape
+def _array(arrow: Any, column: FileColumn, kind: Any, rows: np.ndarray) -> Any:
+    """Rows [T, ...] as an Arrow array of length T and of that type."""
+    shape = column.shape
     if column.encoding == "png" and column.axes is not None:
         files = arrow.array(encoded_rows(rows, column.axes), arrow.binary())
         paths = arrow.nulls(len(rows), arrow.string())
-        return arrow.StructArray.from_arrays([files, paths], fields=list(found_type))
+        return arrow.StructArray.from_arrays([files, paths], fields=list(kind))
     if column.encoding == "raw":
-        return arrow.array([np.ascontiguousarray(row).tobytes() for row in rows], found_type)
+        return arrow.array([np.ascontiguousarray(row).tobytes() for row in rows], kind)
     if column.encoding == "text":
-        return arrow.array(rows.tolist(), found_type)
+        return arrow.array(rows.tolist(), kind)
     values = arrow.array(np.ascontiguousarray(rows).reshape(-1))
     if len(shape) == 1 and shape[0]:
         return arrow.FixedSizeListArray.from_arrays(values, shape[0])
@@ -327,7 +298,7 @@ class TableWriter:
         *,
         level: int,
         file_bytes: int,
-        facts: Mapping[str, object] | None = None,
+        facts: Mapping[str, object],  # for `facts_of`
     ) -> None:
         self._arrow, self._parquet = modules
         self._columns = columns
@@ -360,11 +331,19 @@ class TableWriter:
 
     def write(self, rows: Mapping[str, np.ndarray], *, together: bool = False) -> None:
         """Write rows [T, ...] by column name, ``together`` as one row group, else collected."""
-        table = as_table(self._arrow, self._columns, rows)
-        if not table.num_rows:
+        total, sizes = len(rows[self._columns[0].name]), [each.row_bytes for each in self._columns]
+        if not total:
             return
-        self._waiting.append(table)
-        self._waiting_bytes += sum(column.row_bytes for column in self._columns) * table.num_rows
+        step = max(1, SLICE_BYTES // max(1, *sizes))
+        arrays = [
+            self._arrow.chunked_array(
+                _array(self._arrow, column, kind, rows[column.name][start : start + step])
+                for start in range(0, total, step)
+            )
+            for column, kind in zip(self._columns, self._schema.types, strict=True)
+        ]
+        self._waiting.append(self._arrow.table(arrays, schema=self._schema))
+        self._waiting_bytes += sum(sizes) * total
         if together or self._waiting_bytes >= self._group_bytes:
             self.flush()
 

@@ -529,7 +529,8 @@ class _RldsReader(EpisodeReader):
         for name, feature in found.items():
             part = name.removeprefix(_STEPS)
             if part == name:
-                if name.startswith(_ABOUT) and _is_short(feature):
+                is_few = -1 not in feature.shape and math.prod(feature.shape) <= _MOST_VALUES
+                if name.startswith(_ABOUT) and is_few and feature.encoding in ("text", "array"):
                     self._about[name.removeprefix(_ABOUT)] = feature
             elif feature.encoding == "text":
                 self._texts[part] = feature
@@ -555,12 +556,10 @@ class _RldsReader(EpisodeReader):
                 f"{', '.join(sorted(found)) or 'none'}: there is no {missing[0]!r} that is numbers "
                 f"or pictures; this is not an RLDS data set"
             )
-        first = next(iter(_examples(given, self._files, self.episodes)), None)
+        first = next(self._found(), None)
         if first is None:
             raise ValueError(f"{path}: expected at least one episode, got none")
-        found_first = self._episode(*first)
-        spec = inferred_spec(found_first.columns, found_first.where)
-        self.spec, known = self._declared(spec)
+        self.spec, known = self._declared(inferred_spec(first.columns, first.where))
         self.sessions = sessions_of("rlds", known)
 
     def _declared(self, spec: Spec) -> tuple[Spec, Mapping[str, object]]:
@@ -668,12 +667,6 @@ class _RldsReader(EpisodeReader):
         names = self._given.read_bytes(file).decode(errors="replace").split("\n")
         names = names[:-1] if names[-1] == "" else names
         return names if len(names) == feature.classes else []
-
-
-def _is_short(feature: FileColumn) -> bool:
-    """True for a text, a number or a few."""
-    is_few = -1 not in feature.shape and math.prod(feature.shape) <= _MOST_VALUES
-    return feature.encoding in ("text", "array") and is_few
 
 
 def _files(given: GivenFiles, info: Mapping[str, Any], split: str) -> tuple[list[Path], int]:

@@ -12,7 +12,7 @@ from typing import Any
 from ...base.optional_libraries import load_library
 from ...base.progress import format_bytes
 from ...storage.disk.folder import url_of
-from .remote import Listing, RemoteFile, Tell, check_path, check_paths, is_hidden
+from .remote import Listing, RemoteFile, Tell, check_path, check_paths, is_hidden, unsafe
 
 _AT_LEAST = "1.5"
 _REPO = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
@@ -81,32 +81,33 @@ class Repository:
             )
         found: dict[str, RemoteFile] = {}
         hidden = 0
-        with self.calling(revision):
+        with self._naming(), self.calling(revision):
             entries = self.api.list_repo_tree(
                 self.name, recursive=True, revision=commit, repo_type="dataset"
             )
             for number, entry in enumerate(self._entries(entries)):
                 if number >= _MOST_FILES:
                     raise ValueError(
-                        f"{self.name}: expected at most {_MOST_FILES:,} files and folders, got "
-                        f"more; fetch it with the command hf download"
+                        f"expected at most {_MOST_FILES:,} files and folders, got more; fetch it "
+                        f"with the command hf download"
                     )
                 if not isinstance(entry, self.library.hf_api.RepoFile):
                     continue
-                file = self._checked(entry)
+                file = _checked(entry)
                 if file.path in found:
-                    raise self._invalid(file.path, "is listed twice")
+                    raise unsafe(file.path, "is listed twice")
                 if is_hidden(file.path):
                     hidden += 1
                 else:
                     found[file.path] = file
-        with self._naming():
             check_paths(found)
         self.commit = commit
         return Listing(commit, found, hidden)
 
     def fetch(self, file: RemoteFile, folder: Path, tell: Tell | None, *, again: bool) -> Path:
-        """Fetch a file, see `Remote`."""
+        """Fetch a file of the last listing into a folder; ``tell`` gets the bytes so far."""
+        # With `again` what came before was damaged: none of it is used. An OSError says that it is
+        # gone, that more bytes come than it has, or that the place does not answer.
         with self.calling():
             return Path(
                 self.api.hf_hub_download(
@@ -169,33 +170,9 @@ class Repository:
             yield from entries
         except (AttributeError, KeyError, TypeError) as error:
             raise ValueError(
-                f"{self.name}: expected a listing of files, got another answer "
-                f"({type(error).__name__}: {_flat(error)}); check HF_ENDPOINT "
-                f"({self.api.endpoint})"
+                f"expected a listing of files, got another answer ({type(error).__name__}: "
+                f"{_flat(error)}); check HF_ENDPOINT ({self.api.endpoint})"
             ) from error
-
-    def _checked(self, entry: Any) -> RemoteFile:
-        """An entry of a listing, if it may be written below a folder."""
-        with self._naming():
-            path = check_path(entry.path)
-        size, lfs = entry.size, entry.lfs
-        if (
-            isinstance(size, bool)
-            or not isinstance(size, int)
-            or not 0 <= size <= _MOST_BYTES
-            or (lfs is not None and lfs.size != size)
-        ):
-            raise self._invalid(path, f"has the size {_shown(size)}")
-        hashed, pattern = (entry.blob_id, _COMMIT) if lfs is None else (lfs.sha256, _SHA256)
-        if not isinstance(hashed, str) or not pattern.fullmatch(hashed):
-            raise self._invalid(path, f"has the checksum {_shown(hashed)}")
-        return RemoteFile(path, size, "git" if lfs is None else "sha256", hashed)
-
-    def _invalid(self, path: str, why: str) -> ValueError:
-        return ValueError(
-            f"{self.name}: expected a listing of files, but {_shown(path)} {why}; nothing was "
-            f"fetched, tell its owner"
-        )
 
     @contextlib.contextmanager
     def _naming(self) -> Generator[None]:
@@ -294,6 +271,23 @@ class HubUpload(Repository):
                 branch = self._revision
                 self.api.create_branch(self.name, branch=branch, repo_type="dataset", exist_ok=True)
         return self.listing(self._revision).commit
+
+
+def _checked(entry: Any) -> RemoteFile:
+    """An entry of a listing, if it may be written below a folder."""
+    path = check_path(entry.path)
+    size, lfs = entry.size, entry.lfs
+    if (
+        isinstance(size, bool)
+        or not isinstance(size, int)
+        or not 0 <= size <= _MOST_BYTES
+        or (lfs is not None and lfs.size != size)
+    ):
+        raise unsafe(path, f"has the size {_shown(size)}")
+    hashed, pattern = (entry.blob_id, _COMMIT) if lfs is None else (lfs.sha256, _SHA256)
+    if not isinstance(hashed, str) or not pattern.fullmatch(hashed):
+        raise unsafe(path, f"has the checksum {_shown(hashed)}")
+    return RemoteFile(path, size, "git" if lfs is None else "sha256", hashed)
 
 
 def _batches(additions: Sequence[Any]) -> Iterator[list[Any]]:

@@ -23,7 +23,7 @@ from ...storage.disk.publish import publish
 from ...storage.disk.verify import verify
 from .hub import Repository, repository_name
 from .objects import Objects
-from .remote import Listing, Remote, RemoteFile, differs
+from .remote import Listing, RemoteFile, Tell, differs
 from .uploader import MANIFEST_FILE, StoreAtUrl
 
 _DOWNLOADS = ".downloads"
@@ -118,7 +118,7 @@ def pull(
     began = time.perf_counter()
     check_progress(progress)
     name = repository_name(source)
-    remote: Remote
+    remote: Repository | StoreAtUrl
     remote = StoreAtUrl(Objects(source)) if name is None else Repository(name, "pull")
     target = Path(out)
     with publish(target, "a pull", goes_on=True) as new:
@@ -203,7 +203,7 @@ def _check_store(new: Path, source: str, listing: Listing) -> None:
 class _Download:
     """Fetches files into a folder of downloads, compares them, and moves them to their places."""
 
-    remote: Remote
+    remote: Repository | StoreAtUrl
     new: Path
     missing: Sequence[RemoteFile]
     nbytes: int  # of all files
@@ -227,27 +227,19 @@ class _Download:
             self._fetch(file, self._tell)
             self._count(file)
 
-    def _fetch(self, file: RemoteFile, tell: Callable[[int], None] | None = None) -> None:
+    def _fetch(self, file: RemoteFile, tell: Tell | None = None) -> None:
         """Fetch a file, a second time if other bytes come; an OSError if they come again."""
-        difference = self._fetch_once(file, tell)
-        if difference is not None:
-            difference = self._fetch_once(file, tell, again=True)
-        if difference is not None:
-            raise OSError(
-                f"{self.remote.name}: {file.path} arrives damaged: {difference}; run it again"
-            )
-
-    def _fetch_once(
-        self, file: RemoteFile, tell: Callable[[int], None] | None, again: bool = False
-    ) -> str | None:
-        """Fetch a file; return what is wrong with it."""
-        found = self.remote.fetch(file, self.new / _DOWNLOADS, tell, again=again)
-        difference = differs(found, file)
-        if difference is None:
-            place = self.new / file.path
-            place.parent.mkdir(parents=True, exist_ok=True)
-            os.replace(found, place)
-        return difference
+        found = self.remote.fetch(file, self.new / _DOWNLOADS, tell, again=False)
+        if differs(found, file) is not None:
+            found = self.remote.fetch(file, self.new / _DOWNLOADS, tell, again=True)
+            difference = differs(found, file)
+            if difference is not None:
+                raise OSError(
+                    f"{self.remote.name}: {file.path} arrives damaged: {difference}; run it again"
+                )
+        place = self.new / file.path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(found, place)
 
     def _count(self, file: RemoteFile) -> None:
         self.files += 1

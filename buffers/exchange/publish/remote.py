@@ -6,7 +6,7 @@ import hashlib
 import unicodedata
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from ...base.progress import format_bytes
 
@@ -39,24 +39,6 @@ class Listing(NamedTuple):
         return sum(file.size for file in self.files.values())
 
 
-class Remote(Protocol):
-    """A place to fetch from; `pull` compares the checksums of what it gives."""
-
-    name: str
-    address: str
-    """For people, to look at it."""
-
-    def listing(self, revision: str | None = None) -> Listing:
-        """The files at a revision, with safe names; None for the newest."""
-        ...
-
-    def fetch(self, file: RemoteFile, folder: Path, tell: Tell | None, *, again: bool) -> Path:
-        """Fetch a file of the last listing into a folder; ``tell`` gets the bytes so far."""
-        # With `again` what came before was damaged: none of it is used. An OSError says that it is
-        # gone, that more bytes come than it has, or that the place does not answer.
-        ...
-
-
 def is_hidden(path: str) -> bool:
     """True for a path with a part that begins with a dot, such as ``.gitattributes``."""
     return any(part.startswith(".") for part in path.split("/"))
@@ -65,16 +47,16 @@ def is_hidden(path: str) -> bool:
 def check_path(path: object) -> str:
     """The path, if it may be written below a folder; else a ValueError says why not."""
     if not isinstance(path, str) or not path.isprintable() or "\\" in path:
-        raise _unsafe(path, "is no plain text")
+        raise unsafe(path, "is no plain text")
     parts = path.split("/")
     if any(part in ("", ".", "..") for part in parts):
-        raise _unsafe(path, "leads out of the folder")
+        raise unsafe(path, "leads out of the folder")
     if (
         len(parts) > _MOST_DEPTH
         or max(len(part.encode()) for part in parts) > _MOST_NAME_BYTES
         or len(path.encode()) > _MOST_PATH_BYTES
     ):
-        raise _unsafe(path, "is too long")
+        raise unsafe(path, "is too long")
     return path
 
 
@@ -87,11 +69,11 @@ def check_paths(files: Iterable[str]) -> None:
             name = "/".join(parts[:depth])
             known = names.setdefault(unicodedata.normalize("NFC", name).casefold(), name)
             if known != name:
-                raise _unsafe(path, f"cannot be told from {repr(known)[:200]} on every disk")
+                raise unsafe(path, f"cannot be told from {repr(known)[:200]} on every disk")
     for path in files:
         parents = path.split("/")[:-1]
         if any("/".join(parents[:depth]) in files for depth in range(1, len(parents) + 1)):
-            raise _unsafe(path, "lies in a file")
+            raise unsafe(path, "lies in a file")
 
 
 def differs(path: Path, file: RemoteFile) -> str | None:
@@ -111,8 +93,9 @@ def differs(path: Path, file: RemoteFile) -> str | None:
     return None if got == file.checksum else f"expected the checksum {file.checksum}, got {got}"
 
 
-def _unsafe(path: object, why: str) -> ValueError:
+def unsafe(path: object, why: str) -> ValueError:
+    """The error for a listed file that is not fetched."""
     return ValueError(
-        f"expected paths that are safe to write, but {repr(path)[:200]} {why}; nothing was "
-        f"fetched, tell its owner"
+        f"expected a listing of files that are safe to write, but {repr(path)[:200]} {why}; "
+        f"nothing was fetched, tell its owner"
     )

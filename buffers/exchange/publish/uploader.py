@@ -189,7 +189,7 @@ def _digest(value: object) -> str:
 
 
 class StoreAtUrl:
-    """A store at a URL, as a place to fetch from; see `Remote`."""
+    """A store at a URL, as a place to fetch from, as a `Repository` is."""
 
     def __init__(self, objects: Objects) -> None:
         self.name = self.address = objects.url
@@ -214,7 +214,7 @@ class StoreAtUrl:
         return Listing(newest.short_name, {file.path: file for file in newest.files})
 
     def fetch(self, file: RemoteFile, folder: Path, tell: Tell | None, *, again: bool) -> Path:
-        """Fetch a file of the last listing, see `Remote`."""
+        """Fetch a file of the last listing, as `Repository.fetch` does."""
         assert self._newest is not None
         folder.mkdir(exist_ok=True)
         path = folder / file.path

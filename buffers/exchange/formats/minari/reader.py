@@ -21,11 +21,7 @@ from ....spec.open_spaces import FixedSpace, encode_batch, fixed_space
 from ....spec.space_json import spaces_facts
 from ....spec.spec import Field, Spec, field_of, flatten, marks
 from ..episode_reader import NO_STREAMS, EpisodeReader, FoundEpisode, end_of, plain
-from ..hdf5_columns import (
-    datasets_of,
-    open_given,
-    take_column,
-)
+from ..hdf5_columns import datasets_of, open_given, take_column
 from ..parquet_columns import batches_of, open_file, whole_file
 from ..pictures import picture_bytes
 from .names import FACTS, MinariImport, declared
@@ -57,8 +53,7 @@ class MinariReader(EpisodeReader):
         self.episodes, self.steps = self._files.episodes, self._files.steps
         notes = [NO_STREAMS]
         storage = _storage_of(data)
-        images = _image_places(storage)
-        is_jpeg = bool(storage.jpeg_encoding and images and _is_jpeg(storage, data, images[0]))
+        is_jpeg = bool(storage.jpeg_encoding and _is_jpeg(storage, data))
         if is_jpeg:
             notes.insert(0, _LOSSY)
         if storage.jpeg_encoding and not is_jpeg:  # written before Minari had JPEG
@@ -270,14 +265,10 @@ def _info_forms(storage: Any, data: Path) -> Iterator[dict[str, object]]:
             for number in range(storage.total_episodes):
                 group = file[f"episode_{number}"]
                 found: dict[str, object] = {}
-                names: list[str] = []
-                if "infos" in group:
-                    group["infos"].visit(names.append)
-                for name in names:
-                    column = group["infos"][name]
-                    if hasattr(column, "shape"):
-                        rows = len(column) - len(group["rewards"]) if column.ndim else None
-                        found[name] = (column.dtype.str, column.shape[1:], rows)
+                for column in datasets_of(group.get("infos", {})):
+                    name = column.name.removeprefix(f"{group.name}/infos/")
+                    rows = len(column) - len(group["rewards"]) if column.ndim else None
+                    found[name] = (column.dtype.str, column.shape[1:], rows)
                 yield found
         return
     arrow = load_library("pyarrow.dataset", "Minari's format arrow", install=INSTALL)
@@ -311,28 +302,28 @@ def _info_notes(
     return notes
 
 
-def _image_places(storage: Any) -> list[tuple[str, ...]]:
+def _image_places(space: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     """The leaves that Minari would store as JPEG, each as its path of keys."""
     found = load_library("minari.dataset.minari_storage", "format minari", install=INSTALL)
-    trees = {"observations": storage.observation_space, "actions": storage.action_space}
-
-    def images(space: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-        if isinstance(space, spaces.Dict):
-            for key, part in space.spaces.items():
-                yield from images(part, (*path, key))
-        elif isinstance(space, spaces.Tuple):
-            for place, part in enumerate(space.spaces):
-                yield from images(part, (*path, str(place)))
-        elif found.is_image_space(space):
-            yield path
-
-    return [place for name, space in trees.items() for place in images(space, (name,))]
+    if isinstance(space, spaces.Dict):
+        for key, part in space.spaces.items():
+            yield from _image_places(part, (*path, key))
+    elif isinstance(space, spaces.Tuple):
+        for number, part in enumerate(space.spaces):
+            yield from _image_places(part, (*path, str(number)))
+    elif found.is_image_space(space):
+        yield path
 
 
-def _is_jpeg(storage: Any, data: Path, place: tuple[str, ...]) -> bool:
+def _is_jpeg(storage: Any, data: Path) -> bool:
     """True if an image leaf of the first episode is bytes of JPEG, rather than an array."""
     # Minari 0.5.2 and older wrote arrays, and the metadata does not say so.
-    if not storage.total_episodes:
+    places = itertools.chain(
+        _image_places(storage.observation_space, ("observations",)),
+        _image_places(storage.action_space, ("actions",)),
+    )
+    place = next(places, None)
+    if place is None or not storage.total_episodes:
         return False
     if storage.FORMAT == "hdf5":
         h5py = load_library("h5py", "Minari's format hdf5", install=INSTALL)
@@ -422,7 +413,7 @@ class _CheckedData:
                 budget = self._given.budget(f"{path}: {name}")
                 if not isinstance(file[name], h5py.Group):
                     raise ValueError(f"{path}: expected a group {name!r}, got a dataset; remove it")
-                for column in datasets_of(h5py, file[name]):
+                for column in datasets_of(file[name]):
                     take_column(column, budget)
                     if column.name == f"/{name}/rewards":
                         self.reward_dtypes.add(column.dtype.name)

@@ -16,6 +16,7 @@ import numpy as np
 from gymnasium import spaces
 
 from ....base.optional_libraries import load_library
+from ....base.untrusted_json import mapping_of
 from ....rows.episode import Episode
 from ....rows.step_columns import split
 from ....spec.open_spaces import AnyText, FixedSpace, decode_batch
@@ -53,7 +54,8 @@ class MinariWriter:
         if options.env is not None:
             self._known = _known_env(source.spec, source.sessions, options.env)
         self._spaces = _SeenSpaces(source.spec, options.stack)
-        self._declared, _ = declared(_newest(source.sessions, FACTS))
+        facts = [one[FACTS] for one in source.sessions if isinstance(one.get(FACTS), Mapping)]
+        self._declared, _ = declared(mapping_of(facts[-1] if facts else None))
         self._reward = _reward_dtype(source.sessions)
         self._path = Path()
         self._episodes = self._steps = 0  # written so far
@@ -281,12 +283,7 @@ class _Hdf5File:
             group.create_dataset(name, data=tree, dtype=self._h5py.string_dtype("utf-8"))
             return
         inner = group.create_group(name)
-        named = (
-            tree.items()
-            if isinstance(tree, Mapping)
-            else ((f"_index_{place}", part) for place, part in enumerate(tree))
-        )
-        for key, part in named:
+        for key, part in _parts(tree, "_index_").items():
             self._tree(inner, key, part)
 
 
@@ -336,11 +333,7 @@ class _ArrowFiles:
             return self._column(tree, pad)
         if isinstance(tree, list):
             return self._pa.array([*tree, *[None] * pad])
-        named = (
-            dict(tree)
-            if isinstance(tree, Mapping)
-            else {str(place): part for place, part in enumerate(tree)}
-        )
+        named = _parts(tree)
         arrays = [self._tree(part, pad) for part in named.values()]
         return self._pa.StructArray.from_arrays(arrays, names=list(named))
 
@@ -363,6 +356,13 @@ class _ArrowFiles:
             for (name, rows), array in zip(infos.items(), arrays, strict=True)
         ]
         return self._pa.StructArray.from_arrays(arrays, fields=fields)
+
+
+def _parts(tree: Mapping[str, Any] | Sequence[Any], prefix: str = "") -> Mapping[str, Any]:
+    """The parts of a Dict by their keys, of a Tuple by their places."""
+    if isinstance(tree, Mapping):
+        return tree
+    return {f"{prefix}{place}": part for place, part in enumerate(tree)}
 
 
 def _attributes(facts: Mapping[str, Any], parent: str = "") -> dict[str, Any]:
@@ -550,12 +550,6 @@ def _fits(spec: Spec, observation: Space, action: Space) -> bool:
         and np.can_cast(spec[name].dtype, other[name].dtype, "same_kind")
         for name in names
     )
-
-
-def _newest(sessions: Sequence[Mapping[str, object]], key: str) -> Mapping[str, Any]:
-    """The newest fact of that name which has parts; empty if there is none."""
-    found = [one[key] for one in sessions if isinstance(one.get(key), Mapping)]
-    return cast("Mapping[str, Any]", found[-1]) if found else {}
 
 
 def _reward_dtype(sessions: Sequence[Mapping[str, object]]) -> np.dtype[Any]:

@@ -93,7 +93,7 @@ def test_an_export_that_fails_leaves_nothing(
     def full(*names: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(npz._Sidecar, "write", full)
+    monkeypatch.setattr(npz._NpzWriter, "write", full)
     with pytest.raises(OSError, match=r"Errno 28\b.*/out'"):
         export_episodes(tagged_store(), "npz", tmp_path / "out")
     assert entries(tmp_path) == []
