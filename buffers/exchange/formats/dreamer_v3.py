@@ -122,7 +122,6 @@ class _DreamerV3Writer:
         self._facts = b""
         self._chains: dict[int, _Chain] = {}  # by stream
         self._chunks = 0
-        self._late = 0
 
     @property
     def notes(self) -> Sequence[str]:
@@ -148,11 +147,6 @@ class _DreamerV3Writer:
             found.append(
                 f"it does not say which arrays are actions: import it with option "
                 f"actions={','.join(actions)}"
-            )
-        if self._late:
-            found.append(
-                f"{self._late:,} episodes lost their first rows: the first that is left has "
-                f"is_first set"
             )
         return found
 
@@ -180,7 +174,6 @@ class _DreamerV3Writer:
             start = stop
             if chain.count == self._options.chunk:
                 self._write_chunk(episode.stream, chain)
-        self._late += episode.first_row > 0
 
     def finish(self) -> None:
         for stream, chain in self._chains.items():

@@ -133,7 +133,7 @@ def export_episodes(
             else f"license: expected none without a card, got {license!r}; ask for one (card=True, "
             f"--card)"
         )
-    chosen, source, not_ranked = _chosen(replay, keep)
+    chosen, source, more_notes = _chosen(replay, keep)
     # A writer refuses what the format cannot hold, but makes no file until it begins: a dry run
     # stops between the two, and refuses what the run would.
     writer = format_.writer(source, chosen_options)
@@ -142,7 +142,7 @@ def export_episodes(
         path=place,
         chosen_episodes=source.episodes,
         chosen_steps=source.steps,
-        notes=(*writer.notes, *not_ranked),
+        notes=(*writer.notes, *more_notes),
         loading=format_.loading(place, os.fspath(out)),
     )
     if dry_run:
@@ -162,13 +162,13 @@ def export_episodes(
                 tell(report)
         writer.finish()
         if card:
-            told = replace(report, notes=tuple(writer.notes))
+            told = replace(report, notes=(*writer.notes, *more_notes))
             _write_card(replay, chosen, format_, license, part, told)
     return replace(
         report,
         disk_bytes=disk_bytes(place),
         seconds=time.perf_counter() - began,
-        notes=(*writer.notes, *not_ranked),
+        notes=(*writer.notes, *more_notes),
     )
 
 
@@ -238,7 +238,7 @@ def _write_card(
 def _chosen(
     replay: SequenceReplayBuffer, keep: Callable[[StoredEpisode], bool] | None
 ) -> tuple[frozenset[tuple[int, int]], Source, list[str]]:
-    """The chosen episodes by id and first row, the writer's source, and a note on the choice."""
+    """The chosen episodes by id and first row, the writer's source, and notes on the choice."""
     storage = replay.storage
     chosen: set[tuple[int, int]] = set()
     steps = transitions = 0
@@ -262,7 +262,13 @@ def _chosen(
         steps=steps,
         transitions=transitions,
     )
-    return frozenset(chosen), source, [choice.sentence] if choice.sentence else []
+    notes = [choice.sentence] if choice.sentence else []
+    if late := sum(first_row > 0 for _, first_row in chosen):
+        notes.append(
+            f"{late:,} of the episodes lost their first rows: they begin with the first that is "
+            f"left, and their rewards do not add up to their returns"
+        )
+    return frozenset(chosen), source, notes
 
 
 def _episodes(

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 from stepwell.buffers import Chunk, End, Field, SequenceReplayBuffer
-from stepwell.buffers.bridges import export_episodes
+from stepwell.buffers.bridges import export_episodes, import_episodes
 from support.exchanged_stores import DISCRETE, REWARD, VECTOR, store_of
 from support.format_packages import require
 
@@ -99,3 +100,21 @@ def test_a_row_that_is_left_of_an_episode_is_no_data_set(format_: str) -> None:
         with pytest.raises(ValueError, match=r"env step.*none"):
             export_episodes(rest, format_, "./out-v0", dry_run=is_dry)
     assert list(Path().iterdir()) == []
+
+
+@pytest.mark.parametrize("format_", ["dreamerv3", "npz", "rlds"])
+def test_a_lost_beginning_is_noted_and_comes_back_from_npz_alone(format_: str) -> None:
+    replay, late = SequenceReplayBuffer(), SequenceReplayBuffer()
+    with replay.writer((spaces.Box(-1, 1, (2,)), spaces.Discrete(2))) as writer:
+        rows = np.linspace(0, 1, 12, dtype=np.float32).reshape(6, 2)
+        writer.add_episode(rows, np.zeros(5, int), np.ones(5), terminated=True)
+    late.bind(replay.spec, {})
+    fields = {name: values[2:] for name, values in replay.episode(0).fields.items()}
+    late.add([Chunk(0, 0, 2, End.TERMINATED, fields, {}, starts_late=True)])
+    whole = export_episodes(replay, format_, "./whole").notes
+    notes = export_episodes(late, format_, "./late").notes
+    assert [note for note in notes if note not in whole and "first rows" in note and "1 " in note]
+    assert not [note for note in whole if "first rows" in note]
+    again = SequenceReplayBuffer()
+    import_episodes(format_, "./late", again)
+    assert again.episode(0).first_row == (2 if format_ == "npz" else 0)
