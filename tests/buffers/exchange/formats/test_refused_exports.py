@@ -1,4 +1,4 @@
-"""What a format cannot hold is refused in one sentence, and nothing is written."""
+"""What a format cannot hold is refused in one sentence, and nothing is written; or it is noted."""
 
 from __future__ import annotations
 
