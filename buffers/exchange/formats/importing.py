@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import dis
 import os
 import time
-import traceback
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Final
+from types import TracebackType
+from typing import Final, cast
 
 from ...base.errors import StepwellError
 from ...base.progress import (
@@ -252,9 +253,13 @@ def _damage_as_value_error(format_: str, place: Path) -> Generator[None]:
 
 
 def _is_own(error: Exception) -> bool:
-    """True if the innermost line is a ``raise`` in Stepwell's code."""
-    line = traceback.extract_tb(error.__traceback__)[-1]
-    return Path(line.filename).is_relative_to(_OWN) and (line.line or "").startswith("raise ")
+    """True if it comes from a ``raise`` in Stepwell's code."""
+    trace = cast("TracebackType", error.__traceback__)
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    code = trace.tb_frame.f_code  # its source may not be installed
+    is_raise = code.co_code[trace.tb_lasti] == dis.opmap["RAISE_VARARGS"]
+    return is_raise and Path(code.co_filename).is_relative_to(_OWN)
 
 
 def _check_spec(spec: Spec, where: Path) -> None:
