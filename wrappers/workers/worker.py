@@ -13,6 +13,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import numpy.typing as npt
 
 from ..env_results import EnvResults
 from ..faults import RESTARTED, Faults, Tolerant
@@ -205,51 +206,43 @@ def run_worker(
         os.environ.setdefault(name, threads)
     fns: Sequence[EnvFn] = pickle.loads(env_fns) if isinstance(env_fns, bytes) else env_fns
     block = EnvBlock(fns, first, rows)
-    link = ParentConnection(rows, number, wake, done, pipe)
+    control, parent = rows.control[number], os.getppid()
     try:
-        while not block.is_closed and link.wait():
+        while not block.is_closed and _is_asked(control, wake, parent):
             limit_threads()
-            link.reply(block)
+            _answer(block, control, done, pipe)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         pass  # the parent has exited
 
 
-class ParentConnection:
-    """The worker's end of the connection to the parent."""
+def _is_asked(control: npt.NDArray[np.int64], wake: Semaphore, parent: int) -> bool:
+    """Wait for the next request; return False when the parent has exited."""
+    while True:
+        wake.acquire(timeout=ORPHAN_CHECK_SECONDS)
+        if control[ASKED] != control[ANSWERED]:
+            return True
+        if os.getppid() != parent:
+            return False
 
-    def __init__(
-        self, rows: SharedRows, number: int, wake: Semaphore, done: Semaphore, pipe: Connection
-    ) -> None:
-        self._control = rows.control[number]
-        self._wake, self._done, self._pipe = wake, done, pipe
-        self._parent = os.getppid()
 
-    def wait(self) -> bool:
-        """Wait for the next request; return False when the parent has exited."""
-        control = self._control
-        while True:
-            self._wake.acquire(timeout=ORPHAN_CHECK_SECONDS)
-            if control[ASKED] != control[ANSWERED]:
-                return True
-            if os.getppid() != self._parent:
-                return False
-
-    def reply(self, block: EnvBlock) -> None:
-        """Do what was asked, and send the result."""
-        request = int(self._control[ASKED])
-        called = None if self._control[IS_STEP] else self._pipe.recv_bytes()
-        try:
-            payload = _stepped(block) if called is None else _called(block, called)
-            status = QUIET if payload is None else PAYLOAD
-        except Exception as error:
-            status, payload = RAISED, pickled_error(block.current, error)
-        self._control[STATUS] = status
-        if payload is not None and len(payload) <= SMALL_BYTES:
-            self._pipe.send_bytes(payload)
-        self._control[ANSWERED] = request
-        self._done.release()
-        if payload is not None and len(payload) > SMALL_BYTES:
-            self._pipe.send_bytes(payload)
+def _answer(
+    block: EnvBlock, control: npt.NDArray[np.int64], done: Semaphore, pipe: Connection
+) -> None:
+    """Do what was asked, and send the result."""
+    request = int(control[ASKED])
+    called = None if control[IS_STEP] else pipe.recv_bytes()
+    try:
+        payload = _stepped(block) if called is None else _called(block, called)
+        status = QUIET if payload is None else PAYLOAD
+    except Exception as error:
+        status, payload = RAISED, pickled_error(block.current, error)
+    control[STATUS] = status
+    if payload is not None and len(payload) <= SMALL_BYTES:
+        pipe.send_bytes(payload)
+    control[ANSWERED] = request
+    done.release()
+    if payload is not None and len(payload) > SMALL_BYTES:
+        pipe.send_bytes(payload)
 
 
 def _stepped(block: EnvBlock) -> bytes | None:
