@@ -14,6 +14,7 @@ from gymnasium.vector.utils import batch_space
 from ..buffers.base.errors import not_copied
 from ..buffers.base.number_checks import check_whole
 from ..buffers.base.optional_libraries import load_library
+from .seeded_resets import seeds_of
 
 _LEAST_ROOM = 16  # steps: to compile a loop takes longer than to make memory for them
 _Space = spaces.Space[Any]
@@ -173,11 +174,7 @@ class JaxEnvs(VectorEnv[Any, Any, Any]):
             keys = self._carry.key
         else:
             first = np.random.SeedSequence().generate_state(1).item() >> 1 if seed is None else seed
-            seeds = range(first, first + self.num_envs) if isinstance(first, int) else list(first)
-            if len(seeds) != self.num_envs:
-                raise ValueError(
-                    f"seed: expected {self.num_envs} seeds, one for each env, got {len(seeds)}"
-                )
+            seeds: Any = seeds_of(first, self.num_envs)
             numbers = np.array([int(one) % (1 << 32) for one in seeds], np.uint32)
             keys = self._jax.vmap(self._jax.random.key)(numbers)
         carry = self._carry = self._reset_all(keys)

@@ -15,6 +15,7 @@ from ...buffers.base.errors import not_copied
 from ...buffers.base.number_checks import check_whole
 from ..env_results import is_of
 from ..faults import RESTARTED, Faults
+from ..seeded_resets import seeds_of
 from .infos import Infos, add_info, plain_columns
 from .pool import Bools, WorkerPool
 from .processes import available_cores, check_can_start, checked_start_method, has_open_window
@@ -184,7 +185,7 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Array]):
             RuntimeError: More workers died than `max_restarts` allows.
         """
         self._require_open()
-        seeds = _checked_seeds(seed, self.num_envs)
+        seeds = seeds_of(seed, self.num_envs)
         options, chosen = _checked_options(options, self.num_envs)
         self._pool.drain()
         self._pool.ask_reset(seeds, options, chosen)
@@ -442,19 +443,6 @@ def _refuse_fork(metadata: Mapping[str, Any]) -> None:
             "pyglet has an open window in this process, whose connection a forked process breaks: "
             "use num_workers=0 (--workers 0), or context='spawn'"
         )
-
-
-def _checked_seeds(seed: int | Sequence[int | None] | None, num_envs: int) -> list[int | None]:
-    """Return one seed per env, from the seed of env 0, one seed per env, or None."""
-    if seed is None:
-        return [None] * num_envs
-    if isinstance(seed, int | np.integer):
-        return [int(seed) + k for k in range(num_envs)]
-    if len(seed) != num_envs:
-        raise ValueError(
-            f"seed has the wrong length: expected {num_envs}, one for each env, got {len(seed)}"
-        )
-    return [one if one is None or isinstance(one, int) else int(one) for one in seed]
 
 
 def _checked_options(
