@@ -65,22 +65,11 @@ def look_up(numbers: npt.NDArray[np.uint8], table: npt.NDArray[np.uint8]) -> npt
     return cast("npt.NDArray[np.uint8]", cv2.LUT(numbers, table))
 
 
-def gray(image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """Return the luma [H, W] of an RGB image [H, W, 3] in a new array."""
-    import cv2
-
-    out = np.empty(image.shape[:2], np.uint8)
-    cv2.cvtColor(image, cv2.COLOR_RGB2GRAY, dst=out)
-    return out
-
-
 def rgb_of_bgrx(pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     """Convert pixels [H, W, 4] (blue, green, red, unused) to a new RGB image [H, W, 3]."""
     import cv2
 
-    out = np.empty((*pixels.shape[:2], 3), np.uint8)
-    cv2.cvtColor(pixels, cv2.COLOR_BGRA2RGB, dst=out)
-    return out
+    return cast("Image", cv2.cvtColor(pixels, cv2.COLOR_BGRA2RGB))
 
 
 class Crop(
@@ -173,7 +162,9 @@ class Grayscale(
 
     def observation(self, observation: Image) -> Image:
         """Return the gray image in a new array."""
-        return gray(observation)
+        import cv2
+
+        return cast("Image", cv2.cvtColor(observation, cv2.COLOR_RGB2GRAY))
 
 
 class Resize(
