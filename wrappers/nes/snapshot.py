@@ -249,8 +249,13 @@ def prepare_starts(
             raise ValueError(
                 f"start: expected a Snapshot, the path of one, or a list of such, got {start!r}"
             )
-        sources = cast("Sequence[SnapshotSource]", [start] if is_one else start)
-        return [_start_state(one, cartridge, console) for one in sources]
+        places: list[StartState] = []
+        for source in cast("Sequence[SnapshotSource]", [start] if is_one else start):
+            snapshot = source if isinstance(source, Snapshot) else Snapshot.load(source)
+            snapshot.check(cartridge, console)
+            console.load(snapshot.state)  # the emulator checks the rest
+            places.append(StartState(snapshot.state, snapshot.screen))
+        return places
     chosen = game_boot or "" if boot is None else boot
     texts = [chosen] if isinstance(chosen, str) else chosen
     is_list = isinstance(texts, list | tuple) and texts
@@ -260,7 +265,7 @@ def prepare_starts(
         )
     scripts = [parse_boot(text) for text in texts]
     power_on = console.save()
-    places: list[StartState] = []
+    places = []
     for script in scripts:
         console.load(power_on)
         play_boot(console, script)
@@ -273,10 +278,3 @@ def play_boot(console: Console, boot: Boot) -> None:
     for buttons, frames in boot:
         for _ in range(frames):
             console.frame(buttons)
-
-
-def _start_state(source: SnapshotSource, cartridge: Cartridge, console: Console) -> StartState:
-    snapshot = source if isinstance(source, Snapshot) else Snapshot.load(source)
-    snapshot.check(cartridge, console)
-    console.load(snapshot.state)  # the emulator checks the rest
-    return StartState(snapshot.state, snapshot.screen)

@@ -271,22 +271,18 @@ def pickled_infos(infos: Infos, value: Any) -> bytes:
     """Pickle a value with infos; on failure, raise an error that names the env and the key."""
     try:
         return pickled(value)
-    except Exception as error:
+    except Exception as failure:
         for index, info in infos:
-            for key, value in info.items():
-                _check_picklable(index, key, value)
-        raise error
-
-
-def _check_picklable(index: int, key: str, value: Any) -> None:
-    try:
-        pickled(value)
-    except Exception as error:
-        raise TypeError(
-            f"info[{key!r}] of env {index} cannot be sent between processes: expected data that "
-            f"can be pickled, got {type(value).__name__} ({error}); drop it with a wrapper, "
-            f"or step the envs in this process (num_workers=0)"
-        ) from None
+            for key, part in info.items():
+                try:
+                    pickled(part)
+                except Exception as error:
+                    raise TypeError(
+                        f"info[{key!r}] of env {index} cannot be sent between processes: expected "
+                        f"data that can be pickled, got {type(part).__name__} ({error}); drop it "
+                        f"with a wrapper, or step the envs in this process (num_workers=0)"
+                    ) from None
+        raise failure
 
 
 def pickled_error(index: int, error: Exception) -> bytes:
