@@ -98,7 +98,13 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Array]):
                 f"autoreset_mode is not supported: expected NEXT_STEP, got {autoreset_mode}; "
                 f"use gymnasium's SyncVectorEnv or AsyncVectorEnv for another mode"
             )
-        num_workers = _checked_num_workers(num_workers, len(env_fns))
+        if not env_fns:
+            raise ValueError("env_fns is empty: expected at least one factory, got none")
+        if num_workers is None:
+            num_workers = available_cores()
+        hint = "; gymnasium's SyncVectorEnv steps in this process"
+        check_whole("num_workers", num_workers, 1, hint=hint)
+        num_workers = min(num_workers, len(env_fns))
         if max_restarts < 0:
             raise ValueError(f"max_restarts is invalid: expected 0 or more, got {max_restarts}")
         self.num_envs = len(env_fns)
@@ -460,15 +466,3 @@ def _checked_options(
         )
     rest = {key: value for key, value in options.items() if key != "reset_mask"}
     return rest, [bool(one) for one in mask]
-
-
-def _checked_num_workers(num_workers: int | None, num_envs: int) -> int:
-    """Return the number of workers: at most one per env, by default one per available core."""
-    if num_envs < 1:
-        raise ValueError("env_fns is empty: expected at least one factory, got none")
-    if num_workers is None:
-        return min(available_cores(), num_envs)
-    check_whole(
-        "num_workers", num_workers, 1, hint="; gymnasium's SyncVectorEnv steps in this process"
-    )
-    return min(num_workers, num_envs)
