@@ -7,6 +7,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import numpy.typing as npt
 from gymnasium.core import ActType, ObsType
 
 from .env_results import RecordedWrapper, layers_of, reset_of
@@ -165,7 +166,9 @@ def _derived_block(seed: int, block: int) -> list[int]:
     return seeds
 
 
-def seeds_of(seed: int | Sequence[int | None] | None, num_envs: int) -> list[int | None]:
+def seeds_of(
+    seed: int | Sequence[int | None] | npt.NDArray[np.int64] | None, num_envs: int
+) -> list[int | None]:
     """A seed for each env, of the seed of env 0, of one for each, or of None."""
     if seed is None:
         return [None] * num_envs
