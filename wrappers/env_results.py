@@ -17,7 +17,15 @@ from gymnasium.core import ActType, ObsType
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 
 from ..buffers.base import native
-from ..buffers.spec.exact_values import BadValue, exactly, one_flag, one_number, part_of, shown
+from ..buffers.spec.exact_values import (
+    BadValue,
+    exactly,
+    numbers_in,
+    one_flag,
+    one_number,
+    part_of,
+    shown,
+)
 
 Reset: TypeAlias = "tuple[Any, dict[str, Any]]"
 Step: TypeAlias = "tuple[Any, float, bool, bool, dict[str, Any]]"
@@ -262,7 +270,7 @@ def owned_observation(
     else:
         if isinstance(value, np.ndarray | np.generic):
             if value.dtype == space.dtype and value.shape == space.shape:
-                return owned_array(np.asarray(value))
+                return owned_array(numbers_in(value, where))
             got = f"{value.dtype} {value.shape}"
         expected = f"an array {space.dtype} {space.shape}"
         otherwise = ", or convert the observation in a wrapper"
@@ -297,6 +305,8 @@ def owned_info(info: object) -> dict[str, Any]:
 
 def owned_value(value: Any) -> Any:
     """Copy arrays, and dicts, lists and tuples of them; other objects are not copied."""
+    if isinstance(value, np.ma.MaskedArray):
+        return value.copy()  # with its mask
     if isinstance(value, np.ndarray):
         return owned_array(value)  # pyright: ignore[reportUnknownArgumentType]
     if isinstance(value, Mapping):

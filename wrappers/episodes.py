@@ -198,7 +198,8 @@ class EpisodicLife(RecordedWrapper[ObsType, ActType]):
         lost = 0 < lives < self._lives and not game_over
         self._lives = lives
         info = {**info, "game_over": game_over}
-        self._continued = (copy.deepcopy(observation), info) if lost else None
+        # Wrappers around this one may write into what is returned.
+        self._continued = (copy.deepcopy(observation), {**info}) if lost else None
         return observation, reward, terminated or lost, truncated, info
 
     def reset(

@@ -127,7 +127,8 @@ class JaxEnvs(VectorEnv[Any, Any, Any]):
     ) -> None:
         self._jax: Any = load_library("jax", "JaxEnvs", install="'stepwell[jax]'")
         check_whole("num_envs", num_envs, 1)
-        check_whole("max_episode_steps", max_episode_steps or 1, 1)
+        if max_episode_steps is not None:
+            check_whole("max_episode_steps", max_episode_steps, 1, hint="; None sets no limit")
         self._env = _functions_of(env, params)
         self._limit = max_episode_steps
         self.num_envs = int(num_envs)
