@@ -129,7 +129,7 @@ def test_buffers_inside_infos_are_copied_too() -> None:
 
 
 def test_masked_entries_of_infos_stay_masked() -> None:
-    kept = owned_info({"map": np.ma.array([1, 2], mask=[0, 1])})["map"]
+    kept = owned_info({"map": np.ma.array([1, 2], mask=[False, True])})["map"]
     assert kept.tolist() == [1, None]
 
 
@@ -141,7 +141,7 @@ UNFIT = [
     (SCREEN, np.zeros((5, 6, 3), np.uint8), r"uint8 \(6, 5, 3\).*got uint8 \(5, 6, 3\);"),
     (SCREEN, np.zeros((6, 5, 3), np.float32), r"got float32 \(6, 5, 3\);"),
     (SCREEN, [[0]], "got list;"),
-    (old.MultiBinary(2), np.ma.array(np.int8([1, 0]), mask=[0, 1]), "observation.*masked"),
+    (old.MultiBinary(2), np.ma.array([1, 0], np.int8, mask=[False, True]), "observation.*masked"),
     (old.Discrete(3), 3, r"observation .*Discrete\(3\).*got 3"),
     (old.Discrete(3), 1.0, r"got 1\.0"),
     (old.StartingDiscrete(3, 5), 8, "got 8"),
