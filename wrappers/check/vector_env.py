@@ -157,7 +157,7 @@ class VectorEnvReport:
         return Finding("autoreset", declared, collector, is_bad)
 
     def _usual(self) -> Iterator[Finding]:
-        """What is said of all envs."""
+        """Findings about all envs."""
         found, collector = FINALS[self.final_observation]
         if self.final_observation == "repeats" and not self.is_atari:
             found, collector = "mostly equals the previous one", "stores it unchanged"
@@ -191,7 +191,7 @@ class VectorEnvReport:
             yield Finding("frame stack", found, "stores each frame once, if the stack is declared")
 
     def _unusual(self) -> Iterator[Finding]:
-        """What is said of few envs: open spaces, declared info, rewards in arrays, tensors."""
+        """Findings about few envs: open spaces, declared info, rewards in arrays, tensors."""
         if self.padded:
             names = ", ".join(self.padded[:3])
             names += f" and {len(self.padded) - 3} more" if len(self.padded) > 3 else ""
