@@ -2,7 +2,7 @@
 
 import multiprocessing
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ from ...buffers.base.number_checks import check_whole
 from ..env_results import is_of
 from ..faults import RESTARTED, Faults
 from ..seeded_resets import seeds_of
-from .infos import Infos, add_info, plain_columns
+from .infos import Infos, add_info
 from .pool import Bools, WorkerPool
 from .processes import available_cores, check_can_start, checked_start_method, has_open_window
 from .shared_arrays import SharedRows, check_space, copy_rows, write_rows
@@ -274,11 +274,9 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Array]):
         return result
 
     def _collected(self, infos: Infos | Info, restarted: Bools) -> Info:
-        collected = infos if isinstance(infos, dict) else plain_columns(infos, self.num_envs)
-        if collected is None:
-            collected = {}
-            for index, info in cast("Infos", infos):
-                self._add_info(collected, info, index)
+        collected = infos if isinstance(infos, dict) else {}
+        for index, info in () if isinstance(infos, dict) else infos:
+            self._add_info(collected, info, index)
         if restarted.any():
             restarted |= collected.get(RESTARTED, False)  # those that have raised
             collected[RESTARTED] = restarted
