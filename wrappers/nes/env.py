@@ -336,7 +336,8 @@ class NesEnv(gymnasium.Env[Image, Any]):
         if self._pools and 1 < len(held) < most:
             before = _last_but_one(console, state, held)
         self._frames += len(held)
-        self._truncated = not tracker.terminated and (self._frames_left() < 1 or self._is_stuck())
+        is_at_limit = bool(self._frames_left() < 1 or self._is_stuck())
+        self._truncated = is_at_limit and not tracker.terminated
         if self._shows_ram:
             return console.ram(), reward
         now = console.screen()
