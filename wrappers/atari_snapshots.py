@@ -137,7 +137,7 @@ class AtariSnapshots(RecordedWrapper[ObsType, ActType]):
         super().__init__(env)
         inner: Any = env.unwrapped
         self._ale: SavingEmulator = inner.ale
-        self._kind, self._base = kind_of(inner), base_state(game_of(inner))
+        self._kind, self._base = kind_of(inner), base_state(inner._game)
         self._began = 0  # frame number of the first observation of the game
         self.step = env.step  # type: ignore[method-assign]  # costs nothing
 
@@ -161,15 +161,9 @@ class AtariSnapshots(RecordedWrapper[ObsType, ActType]):
         return observation, {**info, "snapshot": pack(self._kind, facts, state.machine, self._base)}
 
 
-def game_of(inner: Any) -> str:
-    """Return the name of the game of a bare Atari env."""
-    name = getattr(inner, "settings", None)
-    return cast("str", inner._game if name is None else name.game)
-
-
 def kind_of(inner: Any) -> str:
-    """Return the text that identifies a game and the version of its emulator."""
-    return f"{game_of(inner)} of ale-py {ale_py.__version__}"
+    """Return the text that identifies a bare Atari env's game and the version of its emulator."""
+    return f"{inner._game} of ale-py {ale_py.__version__}"
 
 
 @functools.cache
@@ -191,7 +185,7 @@ class SavedAtari(SavedGame):
     def of(cls, inner: Any, snapshot: bytes, observation: Array) -> SavedAtari:
         """Read `info["snapshot"]` of an episode's first reset, for a bare Atari env of the game."""
         # ``observation`` is the newest frame of the episode's first one.
-        facts, state = unpack(kind_of(inner), snapshot, base_state(game_of(inner)))
+        facts, state = unpack(kind_of(inner), snapshot, base_state(inner._game))
         check_fact(facts, "held", _LAST_ACTION)
         check_fact(facts, "frames", _LARGEST)
         if "seed" in facts:
