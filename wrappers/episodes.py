@@ -60,7 +60,7 @@ class NoopStart(RecordedWrapper[ObsType, ActType]):
                     f"NoopStart: expected the emulator's screens as observations, where no action "
                     f"of {meanings} is NOOP, got {space}; wrap it before other wrappers"
                 )
-        elif meanings and meanings[noop_action] != "NOOP":
+        elif meanings and meanings[noop_action : noop_action + 1] != ["NOOP"]:
             raise ValueError(
                 f"noop_action: expected the index of NOOP among {meanings}, got {noop_action}"
             )

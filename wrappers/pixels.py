@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.core import ActType
 
-from ..buffers.base.number_checks import check_size
+from ..buffers.base.number_checks import check_size, is_whole
 
 Image = npt.NDArray[np.uint8]
 _MOST_CHANNELS = 4  # of one picture; more may be several pictures
@@ -106,7 +106,9 @@ class Crop(
     ) -> None:
         space = image_space(env, "Crop")
         height, width = space.shape[:2]
-        if min(top, bottom, left, right) < 0 or top + bottom >= height or left + right >= width:
+        sides = top, bottom, left, right
+        are_whole = all(map(is_whole, sides)) and min(sides) >= 0
+        if not are_whole or top + bottom >= height or left + right >= width:
             raise ValueError(
                 f"Crop: expected to keep some of {height} rows and {width} columns, got "
                 f"top={top}, bottom={bottom}, left={left}, right={right}; cut off less"

@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from ...buffers.base.errors import not_copied
-from ...buffers.base.number_checks import check_whole
+from ...buffers.base.number_checks import check_whole, is_real
 from ..env_results import is_of
 from ..faults import RESTARTED, Faults
 from ..seeded_resets import seeds_of
@@ -105,8 +105,11 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Array]):
         hint = "; gymnasium's SyncVectorEnv steps in this process"
         check_whole("num_workers", num_workers, 1, hint=hint)
         num_workers = min(num_workers, len(env_fns))
-        if max_restarts < 0:
-            raise ValueError(f"max_restarts is invalid: expected 0 or more, got {max_restarts}")
+        check_whole("max_restarts", max_restarts, 0)
+        if step_timeout is not None and not (is_real(step_timeout) and step_timeout > 0):
+            raise ValueError(
+                f"step_timeout: expected seconds above 0, got {step_timeout!r}; None sets no limit"
+            )
         self.num_envs = len(env_fns)
         # As of Gymnasium's SyncVectorEnv.
         self.autoreset_mode = AutoresetMode.NEXT_STEP
