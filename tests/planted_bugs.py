@@ -974,6 +974,10 @@ wrappers/seeded_resets.py
   - (seed.root, seed.number) if isinstance(seed, ResumedSeed) else (seed, 0)
   + (seed.root, 0) if isinstance(seed, ResumedSeed) else (seed, 0)
   tests/collectors/loop/test_resume.py::test_a_resumed_seed_goes_on_with_the_seeds_after_it
+  all envs get one seed
+  - [int(seed) + k for k in range(num_envs)]
+  + [int(seed)] * num_envs
+  tests/wrappers/workers/test_vector_env.py::test_public_attributes_are_those_of_gymnasiums_vector_env
 wrappers/workers/infos.py
   columns of infos are shared memory
   - np.ascontiguousarray(self._words[:, : len(keys)].T)
@@ -998,10 +1002,6 @@ wrappers/workers/vector_env.py
   - rows.reward.copy(),
   + rows.reward,
   tests/wrappers/workers/test_vector_env.py::test_what_was_returned_is_never_written_again
-  all envs get one seed
-  - [int(seed) + k for k in range(num_envs)]
-  + [int(seed)] * num_envs
-  tests/wrappers/workers/test_vector_env.py::test_public_attributes_are_those_of_gymnasiums_vector_env
 wrappers/workers/worker.py
   an env that was made again keeps the frames before
   - is_first = self._faults is not None and RESTARTED in info

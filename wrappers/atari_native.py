@@ -17,6 +17,7 @@ from gymnasium.vector.utils import batch_space
 from ..buffers.base.errors import not_copied
 from .ale_env import LARGEST_SEED, quiet_emulators
 from .atari_settings import AtariSettings
+from .seeded_resets import seeds_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -104,7 +105,13 @@ class NativeAtari(AtariVectorEnv):
         elif isinstance(seed, list):
             seed = np.asarray(seed, np.int64)
         mask = (options or {}).get("reset_mask", np.ones(self.num_envs, np.bool_))
-        _check_seed(seed, int(np.sum(mask)))
+        count = int(np.sum(mask))
+        seeds: Any = () if seed is None else seeds_of(seed, count)
+        if not all(0 <= one <= LARGEST_SEED for one in seeds):  # ale-py ignores a negative one
+            given = np.asarray(seed).tolist()
+            raise ValueError(
+                f"seed: expected 0 to {LARGEST_SEED} for every env, got {given} for {count} envs"
+            )
         observation, info = super().reset(seed=seed, options=options)
         self._was_reset = True
         self._ended &= ~mask
@@ -177,17 +184,6 @@ def _check(settings: AtariSettings) -> None:
                 f"{name}={getattr(settings, name)}: expected None on the native backend, which "
                 "plays every game in its default variant; use backend='python'"
             )
-
-
-def _check_seed(seed: int | npt.NDArray[np.int64] | None, count: int) -> None:
-    """Check seeds as the python backend does; ale-py ignores a negative seed."""
-    # One for each of ``count`` envs, or the first env's, counted up for the others.
-    if seed is None:
-        return
-    last = seed + count - 1 if isinstance(seed, int) else seed
-    if np.any(np.less(seed, 0)) or np.any(np.greater(last, LARGEST_SEED)):
-        got = f"{seed} for {count} envs" if isinstance(seed, int) else seed.tolist()
-        raise ValueError(f"seed: expected 0 to {LARGEST_SEED} for every env, got {got}")
 
 
 @functools.cache

@@ -51,6 +51,7 @@ class FusedAtari(gymnasium.Env[Image, int]):
     def __init__(self, settings: AtariSettings, *, snapshots: bool = False) -> None:
         quiet_emulators()
         self.settings = settings
+        self._game = settings.game  # as `AtariEnv` has it
         ale: Any = ale_py.ALEInterface()
         self.ale: Any = SavingEmulator(ale) if snapshots else ale
         self.ale.setFloat("repeat_action_probability", settings.sticky)
@@ -78,7 +79,7 @@ class FusedAtari(gymnasium.Env[Image, int]):
 
     def _load(self) -> None:
         """Load the game, which makes the emulator read its seed."""
-        self.ale.loadROM(roms.get_rom_path(self.settings.game))
+        self.ale.loadROM(roms.get_rom_path(self._game))
         if self.settings.mode is not None:
             self.ale.setMode(self.settings.mode)
         if self.settings.difficulty is not None:

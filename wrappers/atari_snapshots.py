@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import base64
 import functools
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import ale_py
 import gymnasium
 import numpy as np
-import numpy.typing as npt
 from ale_py import roms
 from gymnasium.core import ActType, ObsType
 
-from .ale_env import LARGEST_SEED, Emulator, ale_state, emulator_info, quiet_emulators
+from .ale_env import (
+    LARGEST_SEED,
+    TWISTER_WORDS,
+    AleState,
+    Emulator,
+    Words,
+    emulator_info,
+    quiet_emulators,
+)
 from .env_results import RecordedWrapper
 from .snapshots import (
     Array,
@@ -29,68 +35,11 @@ from .snapshots import (
     unpack,
 )
 
-Words = npt.NDArray[np.uint32]
-
-# A saved state: six numbers; the length of the inner part; the inner part, at whose end the random
-# generator is: that it is there, the length of its text, and the text; two numbers.
-_INT = struct.Struct("<i")
-_LENGTH_AT, _INNER_AT, _TAIL_BYTES = 24, 28, 8
-_THERE = b"\xb2\xfa\xb1\xfa"
-_TWISTER_WORDS = 624
 _MOST_DRAWS = 1 << 24  # more take longer to draw again than to read 624 words
 _LAST_ACTION = 17
 _LARGEST = 2**31 - 1
 # The state word of a Mersenne Twister from which it draws its largest number.
 _OPEN_WORD = 0x12DD9BB3
-
-
-class AleState(NamedTuple):
-    """The state of an emulator, apart from its random generator."""
-
-    machine: bytes  # the state without the generator
-    words: Words  # [624] of the generator, a Mersenne Twister
-    position: int  # number of them that were drawn
-
-    @classmethod
-    def of(cls, ale: Any) -> AleState:
-        """Save the state of an emulator."""
-        data: bytes = ale.cloneState(include_rng=True).__getstate__()
-        inner_end = len(data) - _TAIL_BYTES
-        at = data.rindex(_THERE, _INNER_AT, inner_end)
-        text = data[at + 8 : inner_end]
-        numbers = np.fromstring(text, np.uint64, sep=" ")  # a third of the time of split()
-        assert _INT.unpack_from(data, at + 4)[0] == len(text)
-        assert len(numbers) == _TWISTER_WORDS + 1
-        machine = data[:_LENGTH_AT] + data[_INNER_AT:at] + data[inner_end:]
-        return cls(machine, numbers[:-1].astype(np.uint32), int(numbers[-1]))
-
-    def restore(self, ale: Any) -> None:
-        """Restore the state."""
-        text = f"{' '.join(map(str, self.words.tolist()))} {self.position}".encode()
-        inner = self.machine[_LENGTH_AT:-_TAIL_BYTES] + _THERE + _INT.pack(len(text)) + text
-        head, tail = self.machine[:_LENGTH_AT], self.machine[-_TAIL_BYTES:]
-        try:
-            ale.restoreState(ale_state(head + _INT.pack(len(inner)) + inner + tail))
-        except SystemError:  # what ale-py throws has no message
-            raise damaged("ale-py cannot read its state") from None
-
-    def with_open_generator(self) -> AleState:
-        """Return the state with a generator that draws large numbers: no action is repeated."""
-        return self._replace(words=np.full(_TWISTER_WORDS, _OPEN_WORD, np.uint32), position=0)
-
-    def has(self, generator: np.random.MT19937) -> bool:
-        """Return True if the generator is in the same state."""
-        now = cast("Any", generator.state)["state"]
-        return bool(now["pos"] == self.position and (now["key"] == self.words).all())
-
-    def generator(self) -> np.random.MT19937:
-        """Return the generator."""
-        found = np.random.MT19937(0)
-        found.state = {
-            "bit_generator": "MT19937",
-            "state": {"key": self.words, "pos": self.position},
-        }
-        return found
 
 
 class SavingEmulator:
@@ -161,7 +110,7 @@ class SavingEmulator:
         state = AleState.of(self._ale)
         self._generator = found = state.generator()
         seed: int = self._ale.getInt("random_seed")
-        self._seed = seed if seed >= 0 and state.has(_twister(seed)) else None
+        self._seed = seed if seed >= 0 and state.has(state.seeded(seed).generator()) else None
         self._draws = 0
         return found
 
@@ -188,7 +137,7 @@ class AtariSnapshots(RecordedWrapper[ObsType, ActType]):
         super().__init__(env)
         inner: Any = env.unwrapped
         self._ale: SavingEmulator = inner.ale
-        self._kind, self._base = kind_of(inner), base_state(game_of(inner))
+        self._kind, self._base = kind_of(inner), base_state(inner._game)
         self._began = 0  # frame number of the first observation of the game
         self.step = env.step  # type: ignore[method-assign]  # costs nothing
 
@@ -212,15 +161,9 @@ class AtariSnapshots(RecordedWrapper[ObsType, ActType]):
         return observation, {**info, "snapshot": pack(self._kind, facts, state.machine, self._base)}
 
 
-def game_of(inner: Any) -> str:
-    """Return the name of the game of a bare Atari env."""
-    name = getattr(inner, "settings", None)
-    return cast("str", inner._game if name is None else name.game)
-
-
 def kind_of(inner: Any) -> str:
-    """Return the text that identifies a game and the version of its emulator."""
-    return f"{game_of(inner)} of ale-py {ale_py.__version__}"
+    """Return the text that identifies a bare Atari env's game and the version of its emulator."""
+    return f"{inner._game} of ale-py {ale_py.__version__}"
 
 
 @functools.cache
@@ -242,31 +185,36 @@ class SavedAtari(SavedGame):
     def of(cls, inner: Any, snapshot: bytes, observation: Array) -> SavedAtari:
         """Read `info["snapshot"]` of an episode's first reset, for a bare Atari env of the game."""
         # ``observation`` is the newest frame of the episode's first one.
-        facts, state = unpack(kind_of(inner), snapshot, base_state(game_of(inner)))
+        facts, state = unpack(kind_of(inner), snapshot, base_state(inner._game))
         check_fact(facts, "held", _LAST_ACTION)
         check_fact(facts, "frames", _LARGEST)
         if "seed" in facts:
             check_fact(facts, "seed", LARGEST_SEED)
             check_fact(facts, "draws", _MOST_DRAWS)
         else:
-            check_fact(facts, "position", _TWISTER_WORDS)
+            check_fact(facts, "position", TWISTER_WORDS)
             _words_of(facts)
         return cls(facts, state, observation)
 
     def restore(self, emulator: Any) -> None:
         """Restore the emulator of an env whose game has just been reset."""
         facts = self.facts
+        state = AleState(self.state, np.empty(0, np.uint32), 0)
         if "seed" in facts:
-            generator = _twister(facts["seed"])
+            generator = state.seeded(facts["seed"]).generator()
             generator.random_raw(facts["draws"])
             found = cast("Any", generator.state)["state"]
-            state = AleState(self.state, found["key"], found["pos"])
+            state = state._replace(words=found["key"], position=found["pos"])
         else:
-            state = AleState(self.state, _words_of(facts), facts["position"])
-        if facts["held"]:
-            state.with_open_generator().restore(emulator)
-            emulator.act(ale_py.Action(facts["held"]), 1.0)
-        state.restore(emulator)
+            state = state._replace(words=_words_of(facts), position=facts["position"])
+        try:
+            if facts["held"]:
+                never_sticky = np.full(TWISTER_WORDS, _OPEN_WORD, np.uint32)
+                state._replace(words=never_sticky, position=0).restore(emulator)
+                emulator.act(ale_py.Action(facts["held"]), 1.0)
+            state.restore(emulator)
+        except SystemError:  # what ale-py throws has no message
+            raise damaged("ale-py cannot read its state") from None
 
 
 def _words_of(facts: Mapping[str, Any]) -> Words:
@@ -275,14 +223,6 @@ def _words_of(facts: Mapping[str, Any]) -> Words:
         data = base64.b64decode(facts["words"], validate=True)
     except (KeyError, TypeError, ValueError):
         data = b""
-    if len(data) != 4 * _TWISTER_WORDS:
+    if len(data) != 4 * TWISTER_WORDS:
         raise damaged("it lacks the emulator's generator")
     return np.frombuffer(data, "<u4").astype(np.uint32)
-
-
-def _twister(seed: int) -> np.random.MT19937:
-    """Return the generator of an emulator with this seed, as it is before the first draw."""
-    found = np.random.MT19937(0)
-    key = cast("Any", np.random.RandomState(seed).get_state())[1]
-    found.state = {"bit_generator": "MT19937", "state": {"key": key, "pos": _TWISTER_WORDS}}
-    return found

@@ -17,7 +17,15 @@ from gymnasium.core import ActType, ObsType
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 
 from ..buffers.base import native
-from ..buffers.spec.exact_values import BadValue, exactly, one_flag, one_number, part_of, shown
+from ..buffers.spec.exact_values import (
+    BadValue,
+    exactly,
+    numbers_in,
+    one_flag,
+    one_number,
+    part_of,
+    shown,
+)
 
 Reset: TypeAlias = "tuple[Any, dict[str, Any]]"
 Step: TypeAlias = "tuple[Any, float, bool, bool, dict[str, Any]]"
@@ -231,25 +239,45 @@ def owned_observation(
     # Its arrays may have any strides, the copies are C-contiguous. Values are not compared with the
     # bounds of a Box; those without a fixed shape, as texts, are copied unchecked. ``where`` is its
     # name in error messages.
+    value: Any = observation
+    got, otherwise = type(value).__qualname__, ""
     if isinstance(space, spaces.Dict):
-        return _owned_dict(space, observation, where)
-    if isinstance(space, spaces.Tuple):
-        return _owned_tuple(space, observation, where)
-    if isinstance(space, spaces.Discrete):
-        return _owned_number(space, observation, where)
-    if space.shape is None:  # texts, sequences, graphs, which `FixedSpaces` checks
-        return copy.deepcopy(observation)
-    return _owned_array(space, observation, where)
-
-
-def _owned_array(space: spaces.Space[Any], observation: object, where: str) -> npt.NDArray[Any]:
-    got = type(observation).__qualname__
-    if isinstance(observation, np.ndarray | np.generic):
-        if observation.dtype == space.dtype and observation.shape == space.shape:
-            return owned_array(np.asarray(observation))
-        got = f"{observation.dtype} {observation.shape}"
-    expected = f"an array {space.dtype} {space.shape}"
-    raise _unfit(where, expected, got, ", or convert the observation in a wrapper")
+        if isinstance(value, Mapping):
+            if value.keys() == space.keys():
+                return {
+                    key: owned_observation(part, value[key], f"{where}[{key!r}]")
+                    for key, part in space.items()
+                }
+            got = str(list(value))
+        expected = f"a dict of {list(space)}"
+    elif isinstance(space, spaces.Tuple):
+        if isinstance(value, tuple | list):
+            if len(value) == len(space.spaces):
+                return tuple(
+                    owned_observation(part, one, f"{where}[{index}]")
+                    for index, (part, one) in enumerate(zip(space.spaces, value, strict=True))
+                )
+            got = f"one of {len(value)}"
+        expected = f"a tuple of {len(space.spaces)}"
+    elif isinstance(space, spaces.Discrete):
+        number = np.asarray(value)
+        if number.shape == () and number.dtype.kind in "iu":
+            if space.start <= int(number) < space.start + space.n:
+                return int(number)
+        expected, got = f"a whole number in {space}", repr(value)
+    elif space.shape is None:  # texts, sequences, graphs, which `FixedSpaces` checks
+        return copy.deepcopy(value)
+    else:
+        if isinstance(value, np.ndarray | np.generic):
+            if value.dtype == space.dtype and value.shape == space.shape:
+                return owned_array(numbers_in(value, where))
+            got = f"{value.dtype} {value.shape}"
+        expected = f"an array {space.dtype} {space.shape}"
+        otherwise = ", or convert the observation in a wrapper"
+    raise ValueError(
+        f"{where} does not fit the env's space: expected {expected}, got {got}; correct the env's "
+        f"space{otherwise}"
+    )
 
 
 def owned_array(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -262,45 +290,6 @@ def owned_array(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     for channel in range(array.shape[-1]):
         copy[..., channel] = array[..., channel]
     return copy
-
-
-def _unfit(where: str, expected: str, got: object, otherwise: str = "") -> ValueError:
-    return ValueError(
-        f"{where} does not fit the env's space: expected {expected}, got {got}; correct the env's "
-        f"space{otherwise}"
-    )
-
-
-def _owned_number(space: spaces.Discrete[Any], observation: object, where: str) -> int:
-    value = np.asarray(observation)
-    if value.shape == () and value.dtype.kind in "iu":
-        number = int(value)
-        if space.start <= number < space.start + space.n:
-            return number
-    raise _unfit(where, f"a whole number in {space}", repr(observation))
-
-
-def _owned_dict(space: spaces.Dict, observation: object, where: str) -> dict[str, Any]:
-    if not isinstance(observation, Mapping):
-        raise _unfit(where, f"a dict of {list(space)}", type(observation).__qualname__)
-    parts = cast("Mapping[str, object]", observation)
-    if parts.keys() != space.keys():
-        raise _unfit(where, f"the keys {list(space)}", list(parts))
-    return {key: owned_observation(space[key], parts[key], f"{where}[{key!r}]") for key in space}
-
-
-def _owned_tuple(space: spaces.Tuple[Any], observation: object, where: str) -> tuple[Any, ...]:
-    expected = f"a tuple of {len(space.spaces)}"
-    if not isinstance(observation, tuple | list):
-        raise _unfit(where, expected, type(observation).__qualname__)
-    parts = cast("list[object]", observation)
-    if len(parts) != len(space.spaces):
-        raise _unfit(where, expected, f"one of {len(parts)}")
-    pairs = zip(space.spaces, parts, strict=True)
-    return tuple(
-        owned_observation(part, value, f"{where}[{index}]")
-        for index, (part, value) in enumerate(pairs)
-    )
 
 
 def owned_info(info: object) -> dict[str, Any]:
@@ -316,6 +305,8 @@ def owned_info(info: object) -> dict[str, Any]:
 
 def owned_value(value: Any) -> Any:
     """Copy arrays, and dicts, lists and tuples of them; other objects are not copied."""
+    if isinstance(value, np.ma.MaskedArray):
+        return value.copy()  # with its mask
     if isinstance(value, np.ndarray):
         return owned_array(value)  # pyright: ignore[reportUnknownArgumentType]
     if isinstance(value, Mapping):

@@ -16,6 +16,7 @@ from ..buffers.base.errors import not_copied
 from ..buffers.base.number_checks import check_whole
 from ..buffers.base.optional_libraries import load_library
 from .env_results import is_of
+from .seeded_resets import seeds_of
 from .versions import module_versions
 
 _LARGEST_SEED = 2**31 - 1
@@ -132,7 +133,12 @@ class EnvPoolVectorEnv(VectorEnv[Any, Any, Any]):
                 f"options: expected none, as EnvPool resets its envs itself, got {options!r}"
             )
         if seed is not None and self._task is not None:
-            seeds = _checked_seeds(seed, self.num_envs)
+            seeds = seeds_of(seed, self.num_envs)
+            if any(one is None or not 0 <= one <= _LARGEST_SEED for one in seeds):
+                raise ValueError(
+                    f"seed: expected {self.num_envs} whole numbers from 0 to {_LARGEST_SEED}, or "
+                    f"the first of them, got {seed!r}"
+                )
             self._pool.close()
             self._pool = self._make(self.num_envs, seeds)
         observation, info = self._pool.reset()
@@ -180,7 +186,7 @@ class EnvPoolVectorEnv(VectorEnv[Any, Any, Any]):
             )
         return converted
 
-    def _make(self, num_envs: int, seeds: Sequence[int]) -> Any:
+    def _make(self, num_envs: int, seeds: Sequence[int | None]) -> Any:
         """Make a pool of the task."""
         given = sorted({"num_envs", "env_type", *_SEEDS} & set(self._options))
         if given:
@@ -281,17 +287,3 @@ def _recipe(task: str | None, pool: Any, config: Mapping[str, Any]) -> dict[str,
     if is_filled and stack > 1 and shape and len(shape) == 3 and shape[0] == stack:
         recipe |= {"frame_stack": stack, "stack_padding": "repeat"}
     return recipe
-
-
-def _checked_seeds(seed: int | Sequence[int | None], num_envs: int) -> list[int]:
-    """A seed for each env, in 0 .. 2**31 - 1."""
-    if isinstance(seed, int | np.integer):
-        seeds = [int(seed) + env for env in range(num_envs)]
-    else:
-        seeds = [-1 if one is None else int(one) for one in seed]
-    if len(seeds) != num_envs or not all(0 <= one <= _LARGEST_SEED for one in seeds):
-        raise ValueError(
-            f"seed: expected {num_envs} whole numbers from 0 to {_LARGEST_SEED}, or the first of "
-            f"them, got {seed!r}"
-        )
-    return seeds

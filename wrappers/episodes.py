@@ -60,7 +60,7 @@ class NoopStart(RecordedWrapper[ObsType, ActType]):
                     f"NoopStart: expected the emulator's screens as observations, where no action "
                     f"of {meanings} is NOOP, got {space}; wrap it before other wrappers"
                 )
-        elif meanings and meanings[noop_action] != "NOOP":
+        elif meanings and meanings[noop_action : noop_action + 1] != ["NOOP"]:
             raise ValueError(
                 f"noop_action: expected the index of NOOP among {meanings}, got {noop_action}"
             )
@@ -198,7 +198,8 @@ class EpisodicLife(RecordedWrapper[ObsType, ActType]):
         lost = 0 < lives < self._lives and not game_over
         self._lives = lives
         info = {**info, "game_over": game_over}
-        self._continued = (copy.deepcopy(observation), info) if lost else None
+        # Wrappers around this one may write into what is returned.
+        self._continued = (copy.deepcopy(observation), {**info}) if lost else None
         return observation, reward, terminated or lost, truncated, info
 
     def reset(

@@ -82,15 +82,10 @@ class FixedSpaces(RecordedWrapper[Any, Any]):
 class FixedVectorSpaces(VectorWrapper):
     """`FixedSpaces` for a vector env whose envs are not wrapped one by one."""
 
-    def __init__(
-        self, env: VectorEnv[Any, Any, Any], lengths: Mapping[str, int] | None = None
-    ) -> None:
+    def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
         super().__init__(env)
-        check_lengths(lengths or {})
-        self.single_observation_space = fixed_space(
-            env.single_observation_space, "observation", lengths
-        )
-        self.single_action_space = fixed_space(env.single_action_space, "action", lengths)
+        self.single_observation_space = fixed_space(env.single_observation_space, "observation")
+        self.single_action_space = fixed_space(env.single_action_space, "action")
         self.observation_space = batch_space(self.single_observation_space, env.num_envs)
         self.action_space = batch_space(self.single_action_space, env.num_envs)
 

@@ -14,6 +14,8 @@ from gymnasium.vector.utils import batch_space
 from ..buffers.base.errors import not_copied
 from ..buffers.base.number_checks import check_whole
 from ..buffers.base.optional_libraries import load_library
+from .old_gym import modern_space
+from .seeded_resets import seeds_of
 
 _LEAST_ROOM = 16  # steps: to compile a loop takes longer than to make memory for them
 _Space = spaces.Space[Any]
@@ -126,7 +128,8 @@ class JaxEnvs(VectorEnv[Any, Any, Any]):
     ) -> None:
         self._jax: Any = load_library("jax", "JaxEnvs", install="'stepwell[jax]'")
         check_whole("num_envs", num_envs, 1)
-        check_whole("max_episode_steps", max_episode_steps or 1, 1)
+        if max_episode_steps is not None:
+            check_whole("max_episode_steps", max_episode_steps, 1, hint="; None sets no limit")
         self._env = _functions_of(env, params)
         self._limit = max_episode_steps
         self.num_envs = int(num_envs)
@@ -173,11 +176,7 @@ class JaxEnvs(VectorEnv[Any, Any, Any]):
             keys = self._carry.key
         else:
             first = np.random.SeedSequence().generate_state(1).item() >> 1 if seed is None else seed
-            seeds = range(first, first + self.num_envs) if isinstance(first, int) else list(first)
-            if len(seeds) != self.num_envs:
-                raise ValueError(
-                    f"seed: expected {self.num_envs} seeds, one for each env, got {len(seeds)}"
-                )
+            seeds: Any = seeds_of(first, self.num_envs)
             numbers = np.array([int(one) % (1 << 32) for one in seeds], np.uint32)
             keys = self._jax.vmap(self._jax.random.key)(numbers)
         carry = self._carry = self._reset_all(keys)
@@ -421,26 +420,9 @@ def _of_gymnax(env: Any, params: Any) -> _Functions:
         observation, state = env.reset_env(key, given)
         return state, observation
 
-    seen, chosen = env.observation_space(given), env.action_space(given)
-    return _Functions(reset, step, _of_gymnax_space(seen), _of_gymnax_space(chosen), env)
-
-
-def _of_gymnax_space(space: Any) -> _Space:
-    """A space of gymnax as one of Gymnasium, with its dtype."""
-    kind = type(space).__name__
-    if isinstance(space, spaces.Space):
-        return space
-    if kind == "Discrete":
-        return spaces.Discrete(int(space.n), dtype=np.dtype(space.dtype).type)
-    if kind == "Box":
-        low, high = (np.broadcast_to(np.asarray(b), space.shape) for b in (space.low, space.high))
-        dtype = np.dtype(space.dtype)
-        return spaces.Box(low.astype(dtype), high.astype(dtype), space.shape, dtype.type)
-    if kind == "Dict":
-        return spaces.Dict({name: _of_gymnax_space(s) for name, s in space.spaces.items()})
-    if kind == "Tuple":
-        return spaces.Tuple([_of_gymnax_space(part) for part in space.spaces])
-    raise TypeError(f"env: expected Box, Discrete, Dict or Tuple spaces, got {space!r}")
+    seen = modern_space(env.observation_space(given), "env.observation_space")
+    chosen = modern_space(env.action_space(given), "env.action_space")
+    return _Functions(reset, step, seen, chosen, env)
 
 
 def _of_func_env(env: Any, params: Any) -> _Functions:

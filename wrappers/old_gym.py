@@ -315,8 +315,9 @@ AnySpace = spaces.Space[Any]
 
 
 def modern_space(space: object, where: str) -> AnySpace:
-    """Convert a space of the old `gym` to the equal Gymnasium space; one of Gymnasium stays."""
-    # A space is recognized by the name of its class or of a base class, so `gym` is not imported.
+    """Convert a space of the old `gym`, or of gymnax, to the equal Gymnasium space."""
+    # A space is recognized by the name of its class or of a base class, so `gym` is not imported;
+    # one of Gymnasium stays.
     # ``where`` is its name in error messages.
     for kind in type(space).__mro__:
         make = _MAKERS.get(kind.__name__.removesuffix("Space"))  # Crafter's own are named BoxSpace
@@ -342,7 +343,15 @@ def _box(space: Any, where: str) -> AnySpace:
         raise TypeError(
             f"{where} has no dtype: expected one, got None; set it to gymnasium's own Box"
         )
-    return spaces.Box(space.low, space.high, tuple(space.shape), np.dtype(space.dtype).type)
+    bounds = space.low, space.high
+    shape, dtype = tuple(space.shape), np.dtype(space.dtype)
+    low, high = (
+        bound  # those of gymnax are numbers, or arrays of JAX
+        if isinstance(bound, np.ndarray)
+        else np.broadcast_to(np.asarray(bound), shape).astype(dtype)
+        for bound in bounds
+    )
+    return spaces.Box(low, high, shape, dtype.type)
 
 
 def _dtype_of(space: Any) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.core import ActType
 
-from ..buffers.base.number_checks import check_size
+from ..buffers.base.number_checks import check_size, is_whole
 
 Image = npt.NDArray[np.uint8]
 _MOST_CHANNELS = 4  # of one picture; more may be several pictures
@@ -65,22 +65,11 @@ def look_up(numbers: npt.NDArray[np.uint8], table: npt.NDArray[np.uint8]) -> npt
     return cast("npt.NDArray[np.uint8]", cv2.LUT(numbers, table))
 
 
-def gray(image: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """Return the luma [H, W] of an RGB image [H, W, 3] in a new array."""
-    import cv2
-
-    out = np.empty(image.shape[:2], np.uint8)
-    cv2.cvtColor(image, cv2.COLOR_RGB2GRAY, dst=out)
-    return out
-
-
 def rgb_of_bgrx(pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     """Convert pixels [H, W, 4] (blue, green, red, unused) to a new RGB image [H, W, 3]."""
     import cv2
 
-    out = np.empty((*pixels.shape[:2], 3), np.uint8)
-    cv2.cvtColor(pixels, cv2.COLOR_BGRA2RGB, dst=out)
-    return out
+    return cast("Image", cv2.cvtColor(pixels, cv2.COLOR_BGRA2RGB))
 
 
 class Crop(
@@ -117,7 +106,9 @@ class Crop(
     ) -> None:
         space = image_space(env, "Crop")
         height, width = space.shape[:2]
-        if min(top, bottom, left, right) < 0 or top + bottom >= height or left + right >= width:
+        sides = top, bottom, left, right
+        are_whole = all(map(is_whole, sides)) and min(sides) >= 0
+        if not are_whole or top + bottom >= height or left + right >= width:
             raise ValueError(
                 f"Crop: expected to keep some of {height} rows and {width} columns, got "
                 f"top={top}, bottom={bottom}, left={left}, right={right}; cut off less"
@@ -173,7 +164,9 @@ class Grayscale(
 
     def observation(self, observation: Image) -> Image:
         """Return the gray image in a new array."""
-        return gray(observation)
+        import cv2
+
+        return cast("Image", cv2.cvtColor(observation, cv2.COLOR_RGB2GRAY))
 
 
 class Resize(

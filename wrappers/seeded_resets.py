@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
 import numpy as np
+import numpy.typing as npt
 from gymnasium.core import ActType, ObsType
 
 from .env_results import RecordedWrapper, layers_of, reset_of
@@ -162,3 +164,18 @@ def _derived_block(seed: int, block: int) -> list[int]:
     words = np.random.SeedSequence(seed, spawn_key=(block,)).generate_state(_BLOCK)
     seeds: list[int] = (words >> 1).tolist()
     return seeds
+
+
+def seeds_of(
+    seed: int | Sequence[int | None] | npt.NDArray[np.int64] | None, num_envs: int
+) -> list[int | None]:
+    """A seed for each env, of the seed of env 0, of one for each, or of None."""
+    if seed is None:
+        return [None] * num_envs
+    if isinstance(seed, int | np.integer):
+        return [int(seed) + k for k in range(num_envs)]
+    if len(seed) != num_envs:
+        raise ValueError(
+            f"seed has the wrong length: expected {num_envs}, one for each env, got {len(seed)}"
+        )
+    return [one if one is None or isinstance(one, int) else int(one) for one in seed]

@@ -113,12 +113,14 @@ def test_another_layout_of_states_is_loaded_from_the_file() -> None:
     emulator = Emulator("pong")
     emulator.load_from_file(5)
     state = emulator.state
-    assert ale_env._parts_of(state, 5) is not None
-    assert ale_env._parts_of(state, 6) is None, "the generator of another seed"
-    assert ale_env._parts_of(state + b"\0", 5) is None, "more bytes"
-    assert ale_env._parts_of(state[:24] + b"\0" + state[25:], 5) is None, "another number of bytes"
+    assert ale_env._seeded_state(state, 5) is not None
+    assert ale_env._seeded_state(state, 6) is None, "the generator of another seed"
+    assert ale_env._seeded_state(state + b"\0", 5) is None, "more bytes"
+    assert ale_env._seeded_state(state[:24] + b"\0" + state[25:], 5) is None, (
+        "another number of bytes"
+    )
     space = state.rindex(b" ")
-    assert ale_env._parts_of(state[:space] + b"," + state[space + 1 :], 5) is None, "other text"
-    assert ale_env._parts_of(b"", 5) is None
+    assert ale_env._seeded_state(state[:space] + b"," + state[space + 1 :], 5) is None, "other text"
+    assert ale_env._seeded_state(b"", 5) is None
     emulator.play(np.random.default_rng(0), 10)
-    assert ale_env._parts_of(emulator.state, 5) is None, "numbers were drawn"
+    assert ale_env._seeded_state(emulator.state, 5) is None, "numbers were drawn"

@@ -77,6 +77,14 @@ def test_no_lives_left_is_no_end_before_the_game_says_so() -> None:
     assert [info["game_over"] for *_, info in steps] == [False] * 4 + [True]
 
 
+def test_a_wrappers_facts_about_an_episode_are_not_in_the_first_info_of_the_next() -> None:
+    """Gymnasium's RecordEpisodeStatistics writes into the info that it gets."""
+    env = gymnasium.wrappers.RecordEpisodeStatistics(EpisodicLife(Lives([2, 1, 1])))
+    env.reset()
+    assert "episode" in env.step(0)[4]
+    assert env.reset()[1] == {"lives": 1, "game_over": False}
+
+
 def test_a_life_that_is_won_ends_nothing() -> None:
     env = EpisodicLife(Lives([2, 3, 2, 2]))
     env.reset()

@@ -46,6 +46,7 @@ WRAPPERS: list[tuple[Callable[..., Any], Callable[..., Any], dict[str, Any], str
     (AleFrameSkip, cart_pole, {}, "AtariEnv.*CartPole-v1.*FrameSkip"),
     (NoopStart, bare, {"noop_max": -1}, "noop_max: .*0.*got -1"),
     (NoopStart, bare, {"noop_action": 1}, r"noop_action: .*\['NOOP'.*got 1"),
+    (NoopStart, bare, {"noop_action": 99}, r"noop_action: .*\['NOOP'.*got 99"),
     (NoopStart, backgammon, {"noop_action": 1}, "noop_action: .*'FIRE', 'RIGHT', 'LEFT'.*got 1"),
     (NoopStart, partial(backgammon, obs_type="ram"), {}, "'FIRE', 'RIGHT', 'LEFT'.*NOOP.*Box"),
     (NoopStart, lambda: Crop(backgammon(), top=20), {}, "'FIRE', 'RIGHT', 'LEFT'.*NOOP.*Box"),
@@ -57,6 +58,7 @@ WRAPPERS: list[tuple[Callable[..., Any], Callable[..., Any], dict[str, Any], str
     (Resize, cart_pole, {"size": (84, 84)}, r"^Resize\b.*uint8.*got Box"),
     (Crop, cart_pole, {"top": 1}, r"^Crop\b.*uint8.*got Box"),
     (Crop, bare, {"top": -1}, r"Crop.*210.*160.*got"),
+    (Crop, bare, {"top": 1.5}, r"Crop.*210.*160.*got top=1\.5"),
     (Crop, bare, {"top": 100, "bottom": 110}, r"Crop.*210.*160.*got"),
     (Crop, bare, {"left": 160}, r"Crop.*210.*160.*got"),
 ]

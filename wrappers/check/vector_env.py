@@ -1,7 +1,7 @@
 """Check the behavior of a vector env against its declarations."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -132,16 +132,8 @@ class VectorEnvReport:
     @property
     def findings(self) -> tuple[Finding, ...]:
         """The lines of the report."""
-        return (
-            self._autoreset_finding(),
-            self._final_finding(),
-            self._memory_finding(),
-            self._rows_finding(),
-            self._seed_finding(),
-            self._stack_finding(),
-            *self._kind_findings(),
-            *(Finding("spaces", one, "refuses the env", True) for one in self.problems),
-        )
+        problems = (Finding("spaces", one, "refuses the env", True) for one in self.problems)
+        return (self._autoreset_finding(), *self._usual(), *self._unusual(), *problems)
 
     @property
     def is_fine(self) -> bool:
@@ -164,56 +156,53 @@ class VectorEnvReport:
         declared = f"declared {self.declared or 'nothing'}, {self.ends} ends observed: {found}"
         return Finding("autoreset", declared, collector, is_bad)
 
-    def _final_finding(self) -> Finding:
+    def _usual(self) -> Iterator[Finding]:
+        """Findings about all envs."""
         found, collector = FINALS[self.final_observation]
         if self.final_observation == "repeats" and not self.is_atari:
             found, collector = "mostly equals the previous one", "stores it unchanged"
         is_bad = self.final_observation in ("overwritten", "lost")
-        return Finding("final observation", found, collector, is_bad)
-
-    def _memory_finding(self) -> Finding:
+        yield Finding("final observation", found, collector, is_bad)
         if self.changes_later or self.same_memory:
             found = "the next step modifies the arrays that this step returned"
-            return Finding("memory", found, "copies each row")
-        return Finding("memory", "each step returns new arrays", "has nothing to do")
-
-    def _rows_finding(self) -> Finding:
+            yield Finding("memory", found, "copies each row")
+        else:
+            yield Finding("memory", "each step returns new arrays", "has nothing to do")
         if self.is_asynchronous:
             found = "a step returns rows of some envs, given by info['env_id']"
-            return Finding("rows", found, "sorts rows by env_id")
-        return Finding("rows", "a step returns a row of each env", "keeps one stream per env")
-
-    def _seed_finding(self) -> Finding:
-        if self.is_reproducible is None:
-            return Finding("seeds", "not checked", "seeds each env once, at its first reset")
-        same = "the same" if self.is_reproducible else "a different"
-        differ = {True: "the envs differ", False: "all envs start alike", None: "one env"}
-        found = f"the same seed gives {same} first observation; {differ[self.envs_differ]}"
+            yield Finding("rows", found, "sorts rows by env_id")
+        else:
+            yield Finding("rows", "a step returns a row of each env", "keeps one stream per env")
         collector = "seeds each env once, at its first reset"
-        if not self.is_reproducible:
-            collector = "cannot promise the same data for the same seed"
-        return Finding("seeds", found, collector)
-
-    def _stack_finding(self) -> Finding:
+        if self.is_reproducible is None:
+            yield Finding("seeds", "not checked", collector)
+        else:
+            same = "the same" if self.is_reproducible else "a different"
+            differ = {True: "the envs differ", False: "all envs start alike", None: "one env"}
+            found = f"the same seed gives {same} first observation; {differ[self.envs_differ]}"
+            if not self.is_reproducible:
+                collector = "cannot promise the same data for the same seed"
+            yield Finding("seeds", found, collector)
         if self.frame_stack == 1:
-            return Finding("frame stack", "none found", "stores observations as they are")
-        padding = self.stack_padding or "unknown padding"
-        found = f"{self.frame_stack} frames on the first axis, padding: {padding}"
-        return Finding("frame stack", found, "stores each frame once, if the stack is declared")
+            yield Finding("frame stack", "none found", "stores observations as they are")
+        else:
+            padding = self.stack_padding or "unknown padding"
+            found = f"{self.frame_stack} frames on the first axis, padding: {padding}"
+            yield Finding("frame stack", found, "stores each frame once, if the stack is declared")
 
-    def _kind_findings(self) -> list[Finding]:
+    def _unusual(self) -> Iterator[Finding]:
         """Findings about few envs: open spaces, declared info, rewards in arrays, tensors."""
-        found: list[Finding] = []
         if self.padded:
             names = ", ".join(self.padded[:3])
             names += f" and {len(self.padded) - 3} more" if len(self.padded) > 3 else ""
             stores = "stores padded arrays with lengths and masks; replay.decode gives values back"
-            found.append(Finding("spaces", f"values without a fixed shape in {names}", stores))
+            yield Finding("spaces", f"values without a fixed shape in {names}", stores)
         if self.declared_info:
-            names = ", ".join(self.declared_info)
-            found.append(Finding("info", f"the envs declare {names}", "stores them"))
+            yield Finding(
+                "info", f"the envs declare {', '.join(self.declared_info)}", "stores them"
+            )
         if self.rewards_are_arrays:
-            found.append(Finding("rewards", "arrays of one number", "stores the numbers"))
+            yield Finding("rewards", "arrays of one number", "stores the numbers")
         if self.global_random:
             drawn = f"from the global generator of {', '.join(self.global_random)}"
             handles = "cannot play them again from a seed: draw from self.np_random"
@@ -223,23 +212,19 @@ class VectorEnvReport:
                 is_seeded = all("." not in name for name in self.global_random)
                 cure = "stepwell.make_vec or np_random" if is_seeded else "self.np_random"
                 handles = f"stores the same for several envs: use {cure}"
-            found.append(Finding("random numbers", drawn, handles, self.shares_random))
+            yield Finding("random numbers", drawn, handles, self.shares_random)
         if self.outside:
-            found.append(Finding("spaces", self.outside, "stores it, and warns once an env", True))
+            yield Finding("spaces", self.outside, "stores it, and warns once an env", True)
         if self.stands_still:
             stores = "would store rows that no action led to: use another vector env"
-            still = "when one env is reset, the others do not move"
-            found.append(Finding("steps", still, stores, True))
+            yield Finding("steps", "when one env is reset, the others do not move", stores, True)
         # Arrays share the CPU's memory; from a device, each step would wait for a copy.
         if self.tensor_device == "cpu":
             reads = "reads them as arrays; stepwell.TorchEnvs brings many steps over at once"
-            found.append(Finding("arrays", "tensors of PyTorch in the CPU's memory", reads))
+            yield Finding("arrays", "tensors of PyTorch in the CPU's memory", reads)
         elif self.tensor_device is not None:
             refuses = "refuses the env: wrap it in stepwell.TorchEnvs"
-            found.append(
-                Finding("arrays", f"tensors of PyTorch on {self.tensor_device}", refuses, True)
-            )
-        return found
+            yield Finding("arrays", f"tensors of PyTorch on {self.tensor_device}", refuses, True)
 
     def __str__(self) -> str:
         rows = [("", "found", "the collector")]

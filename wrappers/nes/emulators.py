@@ -347,10 +347,8 @@ NesBackend: TypeAlias = Literal["cynes", "nes-py", "stable-retro"]
 
 @dataclass(frozen=True, slots=True)
 class _Emulator:
-    package: str
-    extra: str  # Stepwell's
-    needs: str  # other requirements, for error messages
-    least: tuple[int, ...]  # version
+    install: str  # the command, for error messages
+    least: tuple[int, ...]  # version of the package, which has the name of the backend
     mappers: frozenset[int]  # supported cartridge boards
     console: Callable[[Cartridge, str, str], Console]
 
@@ -363,25 +361,19 @@ _UNKNOWN_TO_RETRO = {
 }  # fmt: skip
 BACKENDS: dict[NesBackend, _Emulator] = {
     "cynes": _Emulator(
-        package="cynes",
-        extra="nes",
-        needs="",
+        install="pip install 'stepwell[nes]'",
         least=(0, 1, 2),
         mappers=frozenset({0, 1, 2, 3, 4, 7, 9, 10, 66, 71}),
         console=_CynesConsole,
     ),
     "nes-py": _Emulator(
-        package="nes-py",
-        extra="nes-py",
-        needs="Python 3.13 or newer; not with stable-retro",
+        install="pip install 'stepwell[nes-py]' (Python 3.13 or newer; not with stable-retro)",
         least=(9, 0, 1),
         mappers=frozenset({0, 1, 2, 3, 4, 5, 7, 9, 69}),
         console=_NesPyConsole,
     ),
     "stable-retro": _Emulator(
-        package="stable-retro",
-        extra="retro",
-        needs="Linux or macOS; not with nes-py",
+        install="pip install 'stepwell[retro]' (Linux or macOS; not with nes-py)",
         least=(1, 0, 1),
         mappers=frozenset(range(256)) - _UNKNOWN_TO_RETRO,
         console=_RetroConsole,
@@ -396,55 +388,41 @@ def installed_backends() -> dict[NesBackend, str]:
         >>> "cynes" in installed_backends()
         True
     """
-    versions = {name: installed_version(one.package) or "" for name, one in BACKENDS.items()}
+    versions = {name: installed_version(name) or "" for name in BACKENDS}
     return {k: v for k, v in versions.items() if version_numbers(v) >= BACKENDS[k].least}
-
-
-def how_to_install(backend: NesBackend) -> str:
-    """Return the command that installs a backend, for error messages."""
-    emulator = BACKENDS[backend]
-    needs = f" ({emulator.needs})" if emulator.needs else ""
-    return f"pip install 'stepwell[{emulator.extra}]'{needs}"
-
-
-def check_backend(backend: NesBackend) -> None:
-    """Check that a backend is installed, without loading it."""
-    if backend not in get_args(NesBackend):
-        raise ValueError(
-            f"backend: expected {', '.join(map(repr, BACKENDS))}, got {backend!r}; cynes is the "
-            "one that installs everywhere"
-        )
-    emulator = BACKENDS[backend]
-    found = installed_version(emulator.package)
-    if found is None:
-        raise ImportError(
-            f"backend {backend!r} needs the package {emulator.package}, which is not installed: "
-            f"{how_to_install(backend)}"
-        )
-    if version_numbers(found) < emulator.least:
-        least = ".".join(map(str, emulator.least))
-        raise ImportError(
-            f"backend {backend!r}: expected {emulator.package} {least} or newer, got {found}; "
-            f"{how_to_install(backend)}, or pass the old env to "
-            "stepwell.wrappers.from_gym"
-        )
 
 
 def missing_backends() -> dict[NesBackend, str]:
     """Return the backends that cannot be used, each with the command that installs it."""
-    return {name: how_to_install(name) for name in BACKENDS if name not in installed_backends()}
+    installed = installed_backends()
+    return {name: one.install for name, one in BACKENDS.items() if name not in installed}
 
 
 def open_console(cartridge: Cartridge, backend: NesBackend) -> Console:
     """Start a console with a cartridge, on "cynes", "nes-py" or "stable-retro"."""
     # It is at the start of the game's program: after the number of frames of the emulator from
     # which the same buttons give the same RAM on every backend.
-    check_backend(backend)
-    emulator = BACKENDS[backend]
+    if backend not in get_args(NesBackend):
+        raise ValueError(
+            f"backend: expected {', '.join(map(repr, BACKENDS))}, got {backend!r}; cynes is the "
+            "one that installs everywhere"
+        )
+    emulator, found = BACKENDS[backend], installed_version(backend)
+    if found is None:
+        raise ImportError(
+            f"backend {backend!r} needs the package {backend}, which is not installed: "
+            f"{emulator.install}"
+        )
+    if version_numbers(found) < emulator.least:
+        least = ".".join(map(str, emulator.least))
+        raise ImportError(
+            f"backend {backend!r}: expected {backend} {least} or newer, got {found}; "
+            f"{emulator.install}, or pass the old env to stepwell.wrappers.from_gym"
+        )
     cartridge.check_playable(backend, emulator.mappers)
     # The emulators only accept a path. They read the file when they open it.
     with tempfile.TemporaryDirectory(prefix="stepwell-") as folder:
         path = os.path.join(folder, "cartridge.nes")
         with open(path, "wb") as file:
             file.write(cartridge.cleaned())
-        return emulator.console(cartridge, path, installed_version(emulator.package) or "")
+        return emulator.console(cartridge, path, found)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, NoReturn, TypeAlias, get_args
 
 import gymnasium
@@ -27,7 +25,7 @@ from ..versions import module_versions
 from .buttons import Actions, action_set
 from .cartridge import RAM_BYTES, Cartridge, Image
 from .emulators import Console, NesBackend, open_console
-from .ram_map.game import Game, GameSource, GameTracker
+from .ram_map.game import Game, GameSource
 from .snapshot import (
     Boots,
     Snapshot,
@@ -39,120 +37,6 @@ from .snapshot import (
 )
 
 Pool: TypeAlias = Literal["max", "none"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlaySettings:
-    """The arguments of `NesEnv` that determine how frames are played."""
-
-    frame_skip: int
-    pool: Pool
-    sticky: float
-    noop_max: int
-    max_frames: int | None
-    stuck_frames: int | None
-
-    def __post_init__(self) -> None:
-        check_whole("frame_skip", self.frame_skip, 1)
-        check_whole("noop_max", self.noop_max, 0)
-        for name, limit in (("max_frames", self.max_frames), ("stuck_frames", self.stuck_frames)):
-            if limit is not None:
-                check_whole(name, limit, 1, hint="; None sets no limit")
-        check_choice("pool", self.pool, get_args(Pool))
-        check_sticky(self.sticky)
-
-
-class FramePlayer:
-    """Plays frames on a console and counts them."""
-
-    on_frame: Callable[[], None] | None = None  # called after each frame of a step
-
-    def __init__(
-        self, console: Console, tracker: GameTracker, rules: PlaySettings, *, shows_screens: bool
-    ) -> None:
-        self._console, self._tracker, self._rules = console, tracker, rules
-        self._pools = shows_screens and rules.pool == "max" and rules.frame_skip > 1
-        self._shows_screens = shows_screens
-        self._held = 0
-        self.frames = 0  # since the episode's first observation
-        self.truncated = False  # the episode has reached a limit, and the game is not over
-
-    def begin(self) -> None:
-        """Start an episode at the current state of the console."""
-        self._held = 0
-        self.frames = 0
-        self.truncated = False
-        self._tracker.begin()
-
-    def idle(self) -> bool:
-        """Play one frame without buttons before the episode; return False if the game ended."""
-        self._console.frame(0)
-        self._tracker.advance()
-        return not self._tracker.terminated
-
-    def step(self, buttons: int, generator: np.random.Generator) -> tuple[Image | None, float]:
-        """Play the frames of one step, up to the end of the game or a limit."""
-        # Returns the pooled or last screen [H, W, 3], or None without screens, and the sum of the
-        # rewards. The generator draws the frames in which the previous buttons stay held.
-        console, tracker, sticky = self._console, self._tracker, self._rules.sticky
-        tracker.begin_step()
-        reward, most = 0.0, self._frames_left()
-        held: list[int] = []
-        state = console.save() if self._pools and most > 2 else None
-        before: Image | None = None
-        while True:
-            if not sticky or generator.random() >= sticky:
-                self._held = buttons
-            console.frame(self._held)
-            held.append(self._held)
-            reward += tracker.advance()
-            if self.on_frame is not None:
-                self.on_frame()
-            if len(held) == most or tracker.terminated or self._is_stuck():
-                break
-            if self._pools and len(held) == most - 1:
-                before = console.screen()
-        if self._pools and 1 < len(held) < most:
-            before = self._last_but_one(state, held)
-        self.frames += len(held)
-        self.truncated = not tracker.terminated and (self._frames_left() < 1 or self._is_stuck())
-        if not self._shows_screens:
-            return None, reward
-        now = console.screen()
-        return now if before is None else np.maximum(now, before, out=now), reward
-
-    def _last_but_one(self, state: object, held: Sequence[int]) -> Image:
-        """Return the screen before the last frame of a step that ended early."""
-        # Any frame can be the second to last. Reading the screen of each of them is slower (by 4 %
-        # of a step on stable-retro) than saving the state at the start of each step and replaying
-        # the few steps that end early.
-        console = self._console
-        console.load(state)
-        for buttons in held[:-1]:
-            console.frame(buttons)
-        before = console.screen()
-        console.frame(held[-1])
-        return before
-
-    def _frames_left(self) -> int:
-        """Return the number of frames that this step may play."""
-        skip, limit = self._rules.frame_skip, self._rules.max_frames
-        return skip if limit is None else min(skip, limit - self.frames)
-
-    def _is_stuck(self) -> bool:
-        limit = self._rules.stuck_frames
-        return limit is not None and self._tracker.still_frames >= limit
-
-    def save(self) -> dict[str, Any]:
-        """Return the state of the episode as JSON data."""
-        return {"held": self._held, "frames": self.frames, "truncated": self.truncated}
-
-    def load(self, state: dict[str, Any]) -> None:
-        """Restore a state that `save` returned."""
-        self._held, self.frames = int(state["held"]), int(state["frames"])
-        self.truncated = bool(state["truncated"])
-
-
 Rom: TypeAlias = str | os.PathLike[str] | bytes | Cartridge
 InfoKind: TypeAlias = Literal["vars", "all", "none"]
 
@@ -236,14 +120,13 @@ class NesEnv(gymnasium.Env[Image, Any]):
         render_mode: Literal["rgb_array"] | None = None,
     ) -> None:
         self._console: Console | None = None
-        self._rules = PlaySettings(
-            frame_skip=frame_skip,
-            pool=pool,
-            sticky=sticky,
-            noop_max=noop_max,
-            max_frames=max_frames,
-            stuck_frames=stuck_frames,
-        )
+        check_whole("frame_skip", frame_skip, 1)
+        check_whole("noop_max", noop_max, 0)
+        for name, limit in (("max_frames", max_frames), ("stuck_frames", stuck_frames)):
+            if limit is not None:
+                check_whole(name, limit, 1, hint="; None sets no limit")
+        check_choice("pool", pool, get_args(Pool))
+        check_sticky(sticky)
         check_choice("info", info, get_args(InfoKind))
         if render_mode not in (None, "rgb_array"):
             raise ValueError(f"render_mode: expected None or 'rgb_array', got {render_mode!r}")
@@ -260,14 +143,20 @@ class NesEnv(gymnasium.Env[Image, Any]):
         )
         self.action_space = self._actions.space
         self.render_mode = render_mode
+        self._skip, self._noop_max, self._sticky = frame_skip, noop_max, sticky
+        self._max_frames, self._stuck_frames = max_frames, stuck_frames
         self._info_kind = info
         self._shows_ram = ram_obs
+        self._pools = pool == "max" and frame_skip > 1 and not ram_obs
+        self._on_frame: Callable[[], None] | None = None
+        self._held = 0  # buttons
+        self._frames = 0  # since the episode's first observation
+        self._truncated = False  # the episode has reached a limit, and the game is not over
         console = open_console(self.cartridge, backend)
         self._console = console
         shape = (RAM_BYTES,) if ram_obs else console.screen_shape
         self.observation_space = gymnasium.spaces.Box(0, 255, shape, np.uint8)
         self._tracker = self.game.tracker(console.peek)
-        self._player = FramePlayer(console, self._tracker, self._rules, shows_screens=not ram_obs)
         places = prepare_starts(
             self.cartridge, console, boot=boot, start=start, game_boot=self.game.boot
         )
@@ -287,7 +176,12 @@ class NesEnv(gymnasium.Env[Image, Any]):
             "actions": list(self._actions.meanings),
             "is_multibinary": self._actions.is_vector,
             "allow_opposites": self._actions.allow_opposites,
-            **dataclasses.asdict(self._rules),
+            "frame_skip": frame_skip,
+            "pool": pool,
+            "sticky": sticky,
+            "noop_max": noop_max,
+            "max_frames": max_frames,
+            "stuck_frames": stuck_frames,
             "boot": boot if boot is None or isinstance(boot, str) else list(boot),
             "start": None if start is None else [_fingerprint(one.state) for one in places],
             "start_rule": start_rule if len(places) > 1 else None,
@@ -348,11 +242,11 @@ class NesEnv(gymnasium.Env[Image, Any]):
     @property
     def on_frame(self) -> Callable[[], None] | None:
         """A function that is called after each frame of a step, to show the screen; or None."""
-        return self._player.on_frame
+        return self._on_frame
 
     @on_frame.setter
     def on_frame(self, call: Callable[[], None] | None) -> None:
-        self._player.on_frame = call
+        self._on_frame = call
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -370,7 +264,7 @@ class NesEnv(gymnasium.Env[Image, Any]):
         Raises:
             ValueError: An option is unknown, or the start does not exist.
         """
-        self._open_console()
+        console = self._open_console()
         unknown = ", ".join(map(repr, sorted(set(options or {}) - {"start", "snapshot"})))
         if unknown:
             raise ValueError(f"options: expected 'start' at most, got {unknown}")
@@ -380,13 +274,14 @@ class NesEnv(gymnasium.Env[Image, Any]):
             return self._resume(saved)
         index = self._starts.choose(self.np_random, (options or {}).get("start"))
         self._go_to(index)
-        noops = int(self.np_random.integers(self._rules.noop_max + 1))
+        noops = int(self.np_random.integers(self._noop_max + 1))
         for _ in range(noops):
             self._loaded_screen = None
-            if not self._player.idle():  # the game ended: the remaining no-ops follow in a new one
+            console.frame(0)
+            self._tracker.advance()
+            if self._tracker.terminated:  # the remaining no-ops follow in a new game
                 self._go_to(index)
-        self._player.begin()
-        self._must_reset = ""
+        self._begin()
         info = {**self._info(), "noops": noops}
         if len(self._starts.places) > 1:
             info["start"] = index
@@ -410,12 +305,58 @@ class NesEnv(gymnasium.Env[Image, Any]):
             )
         buttons = self._actions.pressed(action)
         self._loaded_screen = None
-        picture, reward = self._player.step(buttons, self.np_random)
-        terminated, truncated = self._tracker.terminated, self._player.truncated
+        observation, reward = self._play(console, buttons)
+        terminated, truncated = self._tracker.terminated, self._truncated
         if terminated or truncated:
             self._must_reset = "the episode is over"
-        observation = console.ram() if picture is None else picture
         return observation, reward, terminated, truncated, self._info()
+
+    def _play(self, console: Console, buttons: int) -> tuple[Image, float]:
+        """Play the frames of one step, up to the end of the game or a limit."""
+        # Returns the observation, and the sum of the rewards. The env's generator draws the frames
+        # in which the previous buttons stay held.
+        tracker, sticky, generator = self._tracker, self._sticky, self.np_random
+        tracker.begin_step()
+        reward, most = 0.0, self._frames_left()
+        held: list[int] = []
+        state = console.save() if self._pools and most > 2 else None
+        before: Image | None = None
+        while True:
+            if not sticky or generator.random() >= sticky:
+                self._held = buttons
+            console.frame(self._held)
+            held.append(self._held)
+            reward += tracker.advance()
+            if self._on_frame is not None:
+                self._on_frame()
+            if len(held) == most or tracker.terminated or self._is_stuck():
+                break
+            if self._pools and len(held) == most - 1:
+                before = console.screen()
+        if self._pools and 1 < len(held) < most:
+            before = _last_but_one(console, state, held)
+        self._frames += len(held)
+        is_at_limit = bool(self._frames_left() < 1 or self._is_stuck())
+        self._truncated = is_at_limit and not tracker.terminated
+        if self._shows_ram:
+            return console.ram(), reward
+        now = console.screen()
+        return now if before is None else np.maximum(now, before, out=now), reward
+
+    def _frames_left(self) -> int:
+        """Return the number of frames that this step may play."""
+        limit = self._max_frames
+        return self._skip if limit is None else min(self._skip, limit - self._frames)
+
+    def _is_stuck(self) -> bool:
+        limit = self._stuck_frames
+        return limit is not None and self._tracker.still_frames >= limit
+
+    def _begin(self) -> None:
+        """Start an episode at the current state of the console."""
+        self._held, self._frames, self._truncated = 0, 0, False
+        self._tracker.begin()
+        self._must_reset = ""
 
     def render(self) -> Image | None:
         """Return a copy of the screen, RGB uint8 [H, W, 3]; None without a render mode."""
@@ -431,7 +372,7 @@ class NesEnv(gymnasium.Env[Image, Any]):
         episode = {
             "game": self.game.recipe(),
             "tracker": self._tracker.save(),
-            "play": self._player.save(),
+            "play": self._save_play(),
             "must_reset": self._must_reset,
         }
         return Snapshot(
@@ -472,13 +413,17 @@ class NesEnv(gymnasium.Env[Image, Any]):
         if is_same_game:
             self._continue(snapshot.episode)
         else:
-            self._player.begin()
-            self._must_reset = ""
+            self._begin()
         return self._observation(), self._info()
+
+    def _save_play(self) -> dict[str, Any]:
+        return {"held": self._held, "frames": self._frames, "truncated": self._truncated}
 
     def _continue(self, episode: Mapping[str, Any]) -> None:
         self._tracker.load(episode["tracker"])
-        self._player.load(episode["play"])
+        play = episode["play"]
+        self._held, self._frames = int(play["held"]), int(play["frames"])
+        self._truncated = bool(play["truncated"])
         self._must_reset = str(episode["must_reset"])
 
     def pack_snapshot(self, info: Mapping[str, Any]) -> bytes:
@@ -492,7 +437,7 @@ class NesEnv(gymnasium.Env[Image, Any]):
         """
         facts = {
             "tracker": self._tracker.save(),
-            "play": self._player.save(),
+            "play": self._save_play(),
             "next_start": self._starts.following,
             "generator": saved_generator(self.np_random),
             "info": saved_info(info, self._info()),
@@ -570,7 +515,7 @@ class NesEnv(gymnasium.Env[Image, Any]):
         lives = self._tracker.lives()
         if lives is not None:
             info["lives"] = lives
-        info["episode_frame_number"] = self._player.frames
+        info["episode_frame_number"] = self._frames
         if self._info_kind == "all":
             info["reward_terms"] = dict(self._tracker.reward_terms)
         return info
@@ -589,6 +534,19 @@ class NesEnv(gymnasium.Env[Image, Any]):
                     " correct the boot script (START may have to be pressed later, or longer), or "
                     "the condition"
                 )
+
+
+def _last_but_one(console: Console, state: object, held: Sequence[int]) -> Image:
+    """Return the screen before the last frame of a step that ended early."""
+    # Any frame can be the second to last. Reading the screen of each of them is slower (by 4 % of a
+    # step on stable-retro) than saving the state at the start of each step and replaying the few
+    # steps that end early.
+    console.load(state)
+    for buttons in held[:-1]:
+        console.frame(buttons)
+    before = console.screen()
+    console.frame(held[-1])
+    return before
 
 
 def _fingerprint(state: object) -> str | None:

@@ -8,7 +8,7 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, cast, get_args
+from typing import Any, Literal, TypeAlias, TypeGuard, cast, get_args
 
 import numpy as np
 
@@ -157,15 +157,13 @@ def _check_facts(facts: object) -> None:
 
 def _check_episode(episode: Mapping[str, Any]) -> None:
     """Check that the state of the episode is complete, before the env changes."""
-    play = episode.get("play")
     is_complete = (
         isinstance(episode.get("game"), dict)
         and isinstance(episode.get("tracker"), dict)
         and isinstance(episode.get("must_reset"), str)
-        and isinstance(play, dict)
-        and {"held", "frames", "truncated"} <= play.keys()
     )
-    if not is_complete:
+    play = episode.get("play")
+    if not is_complete or not _is_play(play):
         raise ValueError(
             "snapshot: expected the state of the episode (game, tracker, play, must_reset) with "
             f"play (held, frames, truncated), got {sorted(episode)} with play {play!r}; the "
@@ -174,12 +172,17 @@ def _check_episode(episode: Mapping[str, Any]) -> None:
 
 
 def check_play(play: object) -> None:
-    """Check a state of the frame player, which may come from anywhere."""
+    """Check how frames were played up to the start of an episode, which may come from anywhere."""
+    if not _is_play(play) or play["truncated"]:
+        raise damaged(f"expected buttons held, frames played and no end, got {play!r:.60}")
+
+
+def _is_play(play: object) -> TypeGuard[dict[str, object]]:
+    """True for what `NesEnv` saves: buttons held, frames played, and if a limit was reached."""
     table = cast("dict[str, object]", play) if isinstance(play, dict) else {}
     held, frames = table.get("held"), table.get("frames")
-    is_play = type(held) is int and 0 <= held <= 255 and type(frames) is int and frames >= 0
-    if not is_play or table.get("truncated") is not False:
-        raise damaged(f"expected buttons held, frames played and no end, got {play!r:.60}")
+    are_numbers = type(held) is int and 0 <= held <= 255 and type(frames) is int and frames >= 0
+    return are_numbers and isinstance(table.get("truncated"), bool)
 
 
 StartRule: TypeAlias = Literal["random", "cycle"]
@@ -249,8 +252,13 @@ def prepare_starts(
             raise ValueError(
                 f"start: expected a Snapshot, the path of one, or a list of such, got {start!r}"
             )
-        sources = cast("Sequence[SnapshotSource]", [start] if is_one else start)
-        return [_start_state(one, cartridge, console) for one in sources]
+        places: list[StartState] = []
+        for source in cast("Sequence[SnapshotSource]", [start] if is_one else start):
+            snapshot = source if isinstance(source, Snapshot) else Snapshot.load(source)
+            snapshot.check(cartridge, console)
+            console.load(snapshot.state)  # the emulator checks the rest
+            places.append(StartState(snapshot.state, snapshot.screen))
+        return places
     chosen = game_boot or "" if boot is None else boot
     texts = [chosen] if isinstance(chosen, str) else chosen
     is_list = isinstance(texts, list | tuple) and texts
@@ -260,7 +268,7 @@ def prepare_starts(
         )
     scripts = [parse_boot(text) for text in texts]
     power_on = console.save()
-    places: list[StartState] = []
+    places = []
     for script in scripts:
         console.load(power_on)
         play_boot(console, script)
@@ -273,10 +281,3 @@ def play_boot(console: Console, boot: Boot) -> None:
     for buttons, frames in boot:
         for _ in range(frames):
             console.frame(buttons)
-
-
-def _start_state(source: SnapshotSource, cartridge: Cartridge, console: Console) -> StartState:
-    snapshot = source if isinstance(source, Snapshot) else Snapshot.load(source)
-    snapshot.check(cartridge, console)
-    console.load(snapshot.state)  # the emulator checks the rest
-    return StartState(snapshot.state, snapshot.screen)

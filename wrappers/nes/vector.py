@@ -303,11 +303,5 @@ def crop_sides(crop: CropChoice, game: Game) -> tuple[int, int, int, int]:
         raise ValueError(
             f"crop: expected (top, bottom, left, right) in pixels, each at least 0, got {crop!r}"
         )
-    rows, columns = PICTURE[0] - sides[0] - sides[1], PICTURE[1] - sides[2] - sides[3]
-    if rows < 1 or columns < 1:
-        raise ValueError(
-            f"crop: expected to keep some of {PICTURE[0]} rows and {PICTURE[1]} columns, got "
-            f"{crop!r}; cut off less"
-        )
     top, bottom, left, right = map(int, sides)
     return top, bottom, left, right

@@ -2,7 +2,7 @@
 
 import multiprocessing
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -12,10 +12,11 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from ...buffers.base.errors import not_copied
-from ...buffers.base.number_checks import check_whole
+from ...buffers.base.number_checks import check_whole, is_real
 from ..env_results import is_of
 from ..faults import RESTARTED, Faults
-from .infos import Infos, add_info, plain_columns
+from ..seeded_resets import seeds_of
+from .infos import Infos, add_info
 from .pool import Bools, WorkerPool
 from .processes import available_cores, check_can_start, checked_start_method, has_open_window
 from .shared_arrays import SharedRows, check_space, copy_rows, write_rows
@@ -97,9 +98,18 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Array]):
                 f"autoreset_mode is not supported: expected NEXT_STEP, got {autoreset_mode}; "
                 f"use gymnasium's SyncVectorEnv or AsyncVectorEnv for another mode"
             )
-        num_workers = _checked_num_workers(num_workers, len(env_fns))
-        if max_restarts < 0:
-            raise ValueError(f"max_restarts is invalid: expected 0 or more, got {max_restarts}")
+        if not env_fns:
+            raise ValueError("env_fns is empty: expected at least one factory, got none")
+        if num_workers is None:
+            num_workers = available_cores()
+        hint = "; gymnasium's SyncVectorEnv steps in this process"
+        check_whole("num_workers", num_workers, 1, hint=hint)
+        num_workers = min(num_workers, len(env_fns))
+        check_whole("max_restarts", max_restarts, 0)
+        if step_timeout is not None and not (is_real(step_timeout) and step_timeout > 0):
+            raise ValueError(
+                f"step_timeout: expected seconds above 0, got {step_timeout!r}; None sets no limit"
+            )
         self.num_envs = len(env_fns)
         # As of Gymnasium's SyncVectorEnv.
         self.autoreset_mode = AutoresetMode.NEXT_STEP
@@ -184,7 +194,7 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Array]):
             RuntimeError: More workers died than `max_restarts` allows.
         """
         self._require_open()
-        seeds = _checked_seeds(seed, self.num_envs)
+        seeds = seeds_of(seed, self.num_envs)
         options, chosen = _checked_options(options, self.num_envs)
         self._pool.drain()
         self._pool.ask_reset(seeds, options, chosen)
@@ -267,11 +277,9 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Array]):
         return result
 
     def _collected(self, infos: Infos | Info, restarted: Bools) -> Info:
-        collected = infos if isinstance(infos, dict) else plain_columns(infos, self.num_envs)
-        if collected is None:
-            collected = {}
-            for index, info in cast("Infos", infos):
-                self._add_info(collected, info, index)
+        collected = infos if isinstance(infos, dict) else {}
+        for index, info in () if isinstance(infos, dict) else infos:
+            self._add_info(collected, info, index)
         if restarted.any():
             restarted |= collected.get(RESTARTED, False)  # those that have raised
             collected[RESTARTED] = restarted
@@ -444,19 +452,6 @@ def _refuse_fork(metadata: Mapping[str, Any]) -> None:
         )
 
 
-def _checked_seeds(seed: int | Sequence[int | None] | None, num_envs: int) -> list[int | None]:
-    """Return one seed per env, from the seed of env 0, one seed per env, or None."""
-    if seed is None:
-        return [None] * num_envs
-    if isinstance(seed, int | np.integer):
-        return [int(seed) + k for k in range(num_envs)]
-    if len(seed) != num_envs:
-        raise ValueError(
-            f"seed has the wrong length: expected {num_envs}, one for each env, got {len(seed)}"
-        )
-    return [one if one is None or isinstance(one, int) else int(one) for one in seed]
-
-
 def _checked_options(
     options: dict[str, Any] | None, num_envs: int
 ) -> tuple[dict[str, Any] | None, list[bool]]:
@@ -472,15 +467,3 @@ def _checked_options(
         )
     rest = {key: value for key, value in options.items() if key != "reset_mask"}
     return rest, [bool(one) for one in mask]
-
-
-def _checked_num_workers(num_workers: int | None, num_envs: int) -> int:
-    """Return the number of workers: at most one per env, by default one per available core."""
-    if num_envs < 1:
-        raise ValueError("env_fns is empty: expected at least one factory, got none")
-    if num_workers is None:
-        return min(available_cores(), num_envs)
-    check_whole(
-        "num_workers", num_workers, 1, hint="; gymnasium's SyncVectorEnv steps in this process"
-    )
-    return min(num_workers, num_envs)

@@ -13,6 +13,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import numpy.typing as npt
 
 from ..env_results import EnvResults
 from ..faults import RESTARTED, Faults, Tolerant
@@ -205,51 +206,43 @@ def run_worker(
         os.environ.setdefault(name, threads)
     fns: Sequence[EnvFn] = pickle.loads(env_fns) if isinstance(env_fns, bytes) else env_fns
     block = EnvBlock(fns, first, rows)
-    link = ParentConnection(rows, number, wake, done, pipe)
+    control, parent = rows.control[number], os.getppid()
     try:
-        while not block.is_closed and link.wait():
+        while not block.is_closed and _is_asked(control, wake, parent):
             limit_threads()
-            link.reply(block)
+            _answer(block, control, done, pipe)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         pass  # the parent has exited
 
 
-class ParentConnection:
-    """The worker's end of the connection to the parent."""
+def _is_asked(control: npt.NDArray[np.int64], wake: Semaphore, parent: int) -> bool:
+    """Wait for the next request; return False when the parent has exited."""
+    while True:
+        wake.acquire(timeout=ORPHAN_CHECK_SECONDS)
+        if control[ASKED] != control[ANSWERED]:
+            return True
+        if os.getppid() != parent:
+            return False
 
-    def __init__(
-        self, rows: SharedRows, number: int, wake: Semaphore, done: Semaphore, pipe: Connection
-    ) -> None:
-        self._control = rows.control[number]
-        self._wake, self._done, self._pipe = wake, done, pipe
-        self._parent = os.getppid()
 
-    def wait(self) -> bool:
-        """Wait for the next request; return False when the parent has exited."""
-        control = self._control
-        while True:
-            self._wake.acquire(timeout=ORPHAN_CHECK_SECONDS)
-            if control[ASKED] != control[ANSWERED]:
-                return True
-            if os.getppid() != self._parent:
-                return False
-
-    def reply(self, block: EnvBlock) -> None:
-        """Do what was asked, and send the result."""
-        request = int(self._control[ASKED])
-        called = None if self._control[IS_STEP] else self._pipe.recv_bytes()
-        try:
-            payload = _stepped(block) if called is None else _called(block, called)
-            status = QUIET if payload is None else PAYLOAD
-        except Exception as error:
-            status, payload = RAISED, pickled_error(block.current, error)
-        self._control[STATUS] = status
-        if payload is not None and len(payload) <= SMALL_BYTES:
-            self._pipe.send_bytes(payload)
-        self._control[ANSWERED] = request
-        self._done.release()
-        if payload is not None and len(payload) > SMALL_BYTES:
-            self._pipe.send_bytes(payload)
+def _answer(
+    block: EnvBlock, control: npt.NDArray[np.int64], done: Semaphore, pipe: Connection
+) -> None:
+    """Do what was asked, and send the result."""
+    request = int(control[ASKED])
+    called = None if control[IS_STEP] else pipe.recv_bytes()
+    try:
+        payload = _stepped(block) if called is None else _called(block, called)
+        status = QUIET if payload is None else PAYLOAD
+    except Exception as error:
+        status, payload = RAISED, pickled_error(block.current, error)
+    control[STATUS] = status
+    if payload is not None and len(payload) <= SMALL_BYTES:
+        pipe.send_bytes(payload)
+    control[ANSWERED] = request
+    done.release()
+    if payload is not None and len(payload) > SMALL_BYTES:
+        pipe.send_bytes(payload)
 
 
 def _stepped(block: EnvBlock) -> bytes | None:
@@ -278,22 +271,18 @@ def pickled_infos(infos: Infos, value: Any) -> bytes:
     """Pickle a value with infos; on failure, raise an error that names the env and the key."""
     try:
         return pickled(value)
-    except Exception as error:
+    except Exception as failure:
         for index, info in infos:
-            for key, value in info.items():
-                _check_picklable(index, key, value)
-        raise error
-
-
-def _check_picklable(index: int, key: str, value: Any) -> None:
-    try:
-        pickled(value)
-    except Exception as error:
-        raise TypeError(
-            f"info[{key!r}] of env {index} cannot be sent between processes: expected data that "
-            f"can be pickled, got {type(value).__name__} ({error}); drop it with a wrapper, "
-            f"or step the envs in this process (num_workers=0)"
-        ) from None
+            for key, part in info.items():
+                try:
+                    pickled(part)
+                except Exception as error:
+                    raise TypeError(
+                        f"info[{key!r}] of env {index} cannot be sent between processes: expected "
+                        f"data that can be pickled, got {type(part).__name__} ({error}); drop it "
+                        f"with a wrapper, or step the envs in this process (num_workers=0)"
+                    ) from None
+        raise failure
 
 
 def pickled_error(index: int, error: Exception) -> bytes:

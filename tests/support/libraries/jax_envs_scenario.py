@@ -413,7 +413,7 @@ def check_wrong_envs_are_refused_before_the_first_step() -> None:
         with pytest.raises(ValueError, match="num_envs"):
             sw.JaxEnvs(Walker(), number)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="max_episode_steps"):
-        sw.JaxEnvs(Walker(), 2, max_episode_steps=-1)
+        sw.JaxEnvs(Walker(), 2, max_episode_steps=0)
     with pytest.raises(TypeError, match="params"):
         sw.JaxEnvs(Walker(), 2, params=3)
     with pytest.raises(TypeError, match="function"):

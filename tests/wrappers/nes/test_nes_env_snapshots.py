@@ -212,7 +212,7 @@ def test_a_snapshot_that_does_not_fit_is_refused_and_changes_nothing(
         env.step(1)
         snapshot = env.snapshot()
         env.step(1)
-        ram = ram_of(env)
+        ram, play = ram_of(env), snapshot.episode["play"]
         wrong: list[tuple[dict[str, Any], str]] = [
             ({"sha256": "0" * 64}, "snapshot .*cartridge: .*got game.nes, 0{12}"),
             ({"backend": "fceux"}, f"snapshot .*backend: .*{backend}, got fceux"),
@@ -225,6 +225,15 @@ def test_a_snapshot_that_does_not_fit_is_refused_and_changes_nothing(
             (
                 {"episode": {**snapshot.episode, "play": {"held": 0}}},
                 "snapshot: .*play .*got .*{'held': 0}",
+            ),
+            (
+                {
+                    "episode": {
+                        **snapshot.episode,
+                        "play": {**play, "held": 256},
+                    }
+                },
+                "snapshot: .*play .*'held': 256",
             ),
             ({"episode": {**snapshot.episode, "tracker": {}}}, "tracker state: .*got {}"),
         ]

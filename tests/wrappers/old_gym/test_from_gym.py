@@ -19,6 +19,7 @@ from gymnasium.vector import SyncVectorEnv
 
 import support.libraries.old_gym_fakes as old
 from stepwell.wrappers import from_gym
+from stepwell.wrappers.env_results import owned_info
 from stepwell.wrappers.old_gym import OldGymEnv, modern_space
 from support.libraries.old_gym_fakes import JoypadSpace, MixedEnv, NewerEnv, OldEnv, Wrapper
 
@@ -132,6 +133,11 @@ def test_buffers_inside_infos_are_copied_too() -> None:
     assert not data_shares_objects(infos[0], infos[1])
 
 
+def test_masked_entries_of_infos_stay_masked() -> None:
+    kept = owned_info({"map": np.ma.array([1, 2], mask=[False, True])})["map"]
+    assert kept.tolist() == [1, None]
+
+
 # Observations that do not fit
 
 
@@ -140,6 +146,7 @@ UNFIT = [
     (SCREEN, np.zeros((5, 6, 3), np.uint8), r"uint8 \(6, 5, 3\).*got uint8 \(5, 6, 3\);"),
     (SCREEN, np.zeros((6, 5, 3), np.float32), r"got float32 \(6, 5, 3\);"),
     (SCREEN, [[0]], "got list;"),
+    (old.MultiBinary(2), np.ma.array([1, 0], np.int8, mask=[False, True]), "observation.*masked"),
     (old.Discrete(3), 3, r"observation .*Discrete\(3\).*got 3"),
     (old.Discrete(3), 1.0, r"got 1\.0"),
     (old.StartingDiscrete(3, 5), 8, "got 8"),

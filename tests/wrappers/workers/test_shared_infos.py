@@ -13,7 +13,7 @@ from stepwell.wrappers.workers.infos import (
     InfoReader,
     Infos,
     InfoWriter,
-    plain_columns,
+    add_info,
 )
 
 NUM_ENVS = 3
@@ -50,9 +50,13 @@ class Worker:
         envs = range(NUM_ENVS)
         if self.writer.write(infos, envs):
             columns = self.reader.columns([(envs, self.schemas)])
-            expected = plain_columns(infos, NUM_ENVS)
-            assert (columns is None) == (expected is None)
-            assert_same(columns or {}, expected or {})
+            schemas = {(*((key, type(value)) for key, value in info.items()),) for _, info in infos}
+            assert (columns is not None) == (len(infos) == NUM_ENVS and len(schemas) == 1)
+            if columns is not None:
+                expected: dict[str, Any] = {}
+                for env, info in infos:
+                    add_info(expected, info, env, NUM_ENVS)
+                assert_same(columns, expected)
             return self.reader.infos(envs, self.schemas)
         self.piped += 1
         self.schemas = self.writer.schemas

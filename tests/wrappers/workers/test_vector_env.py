@@ -609,6 +609,8 @@ class TextEnv(CounterEnv):
         ({"autoreset_mode": AutoresetMode.SAME_STEP}, "NEXT_STEP.*AutoresetMode.SAME_STEP"),
         ({"context": "thread"}, "context.*'thread'"),
         ({"max_restarts": -1}, "max_restarts.*got -1"),
+        ({"max_restarts": 1.5}, r"max_restarts.*got 1\.5"),
+        ({"step_timeout": 0}, "step_timeout.*got 0"),
     ],
 )
 def test_wrong_arguments_are_refused_and_leave_no_process(

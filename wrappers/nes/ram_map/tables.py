@@ -350,17 +350,6 @@ HIDDEN, SHOWN_ROWS, SHOWN_COLUMNS = 8, 224, 240
 
 def integration(name: str) -> Path:
     """Return the folder of an integration, "Name-Nes-v0", of the installed stable-retro."""
-    found = {folder.name: folder for folder in reversed(_integrations())}
-    if name not in found:
-        raise ValueError(
-            f"game: expected 'retro:' and one of stable-retro's {len(found)} NES integrations, "
-            f"got {name!r}; {nearest(name, found) if name else 'write retro:Name-Nes-v0'}"
-        )
-    return found[name]
-
-
-def _integrations() -> list[Path]:
-    """Return the folders of all NES integrations, in stable-retro's order of preference."""
     import importlib.util  # finds the folder without loading the emulators
 
     package = importlib.util.find_spec("stable_retro")
@@ -369,12 +358,16 @@ def _integrations() -> list[Path]:
             "game 'retro:...' needs the integrations of stable-retro, which is not installed; "
             "pip install 'stepwell[retro]', or give the folder with data.json and scenario.json"
         )
-    data = Path(package.origin).parent / "data"
-    return [
-        folder
-        for collection in COLLECTIONS
-        for folder in sorted((data / collection).glob("*-Nes-v*"))
-    ]
+    found: dict[str, Path] = {}
+    for collection in reversed(COLLECTIONS):  # the first one that has it
+        folders = (Path(package.origin).parent / "data" / collection).glob("*-Nes-v*")
+        found |= {folder.name: folder for folder in folders}
+    if name not in found:
+        raise ValueError(
+            f"game: expected 'retro:' and one of stable-retro's {len(found)} NES integrations, "
+            f"got {name!r}; {nearest(name, found) if name else 'write retro:Name-Nes-v0'}"
+        )
+    return found[name]
 
 
 def read_retro(folder: Path) -> dict[str, Any]:
