@@ -267,8 +267,9 @@ class Rollout(OtherNames):
             ValueError: A number is out of range, or options do not go together.
             ImportError: ``to="torch"``, and PyTorch is not installed.
         """
-        order = IndexBatches(batch_size, epochs, self.rng if rng is None else rng, drop_last)
-        return row_batches(self._all(), order, to, device)
+        rng = self.rng if rng is None else rng
+        order = IndexBatches(batch_size, epochs, rng, drop_last, to, device)
+        return row_batches(self._all(), order)
 
     @overload
     def sequences(
@@ -330,8 +331,9 @@ class Rollout(OtherNames):
                 for the length.
             ImportError: ``to="torch"``, and PyTorch is not installed.
         """
-        order = IndexBatches(batch_size, epochs, self.rng if rng is None else rng, drop_last)
-        return sequence_batches(self._all(), self.initial_state, order, length, to, device)
+        rng = self.rng if rng is None else rng
+        order = IndexBatches(batch_size, epochs, rng, drop_last, to, device)
+        return sequence_batches(self._all(), self.initial_state, order, length)
 
     def _values(self, given: npt.ArrayLike | None) -> np.ndarray:
         """V of each row's observation, [T, N] floats; the extra ``"value"`` when None is given."""
