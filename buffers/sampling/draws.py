@@ -125,13 +125,7 @@ def _drawn_kind(kinds: ItemKinds, draw: CountedDraw) -> ItemKind:
         kind = kinds.ends
     elif draw in ("episodes", "wholes"):
         kind = kinds.wholes
-    elif draw not in ("steps", "distinct", "recent"):
-        raise ValueError(f"draw={draw!r}: expected a mode with a draw of its own, got none of it")
-    if kind is None:
-        raise ValueError(
-            f'draw={draw!r}: expected sequences that lie in one episode, got borders="cross"; draw '
-            f'"steps" or "recent", or leave borders out'
-        )
+    assert kind is not None, "a request across episodes cannot be drawn so"
     return kind
 
 
