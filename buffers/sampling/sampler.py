@@ -213,9 +213,7 @@ class Sampler:
 
     def episodes(self, where: Where | None) -> Iterator[Episode]:
         """The episodes stored now, in the order in which they began."""
-        chosen = self._locked(lambda: self._filters.chosen(where))
-        with self._storage.lock:
-            return self._episode_reader.episodes(chosen)
+        return self._locked(lambda: self._episode_reader.episodes(self._filters.chosen(where)))
 
     def episode(self, number: int, first_row: int | None) -> Episode:
         """See `SequenceReplayBuffer.episode`."""
