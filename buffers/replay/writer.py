@@ -50,36 +50,29 @@ class WrittenReplay(Protocol):
     @property
     def path(self) -> Path | None:
         """Folder of the store; None in RAM."""
-        ...
 
     @property
     def capacity(self) -> int | None:
         """Steps to keep at most; None keeps everything."""
-        ...
 
     @property
     def storage(self) -> Storage:
         """The storage of the chunks."""
-        ...
 
     @property
     def spec(self) -> Spec:
         """The fields of every row."""
-        ...
 
     @property
     def sessions(self) -> Sequence[Mapping[str, object]]:
         """Facts about the runs that wrote here."""
-        ...
 
     @property
     def write_lock(self) -> RLock:
         """Held where rows are stored: several threads may write."""
-        ...
 
     def add(self, chunks: Sequence[Chunk]) -> None:
         """Store chunks of episodes; when it returns they are durable."""
-        ...
 
 
 class ReplayWriter:
