@@ -1247,6 +1247,8 @@ class SequenceReplayBuffer:
         checked = _checked_state(state, self._storage, self._rng)
         if checked.get("sampler") is not None:
             self._require_sampler().restore(checked["sampler"])
+        elif self._sampler is not None:  # nothing had been drawn
+            self._sampler.restore({"newest": [], "priorities": None})
         self._rng.bit_generator.state = checked["generator"]
 
     def save_checkpoint(

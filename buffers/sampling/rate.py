@@ -115,7 +115,7 @@ class ReplayRatio:
             start = None if start is None else whole_number("start", start, 0)
             steps = None if steps is None else whole_number("steps", steps, 0)
             owed = Fraction(str(state["owed"]))
-        except (KeyError, ValueError) as error:
+        except (KeyError, ValueError, ZeroDivisionError) as error:
             raise ValueError(
                 f"state: expected one of ReplayRatio.state_dict, got {dict(state)}; save a new one"
             ) from error

@@ -45,6 +45,7 @@ from .requests import (
     Request,
     Sequences,
     Transitions,
+    check_request,
     require_request,
 )
 from .row_reader import RowReader
@@ -442,6 +443,7 @@ def _with_tuples(request: Request) -> Request:
 
 
 def _new_maker(request: Request, storage: Storage) -> _Maker:
+    check_request(request)
     if isinstance(request, Episodes):
         return EpisodeSampler(request, storage.spec)
     if isinstance(storage, JoinedStorage) and request.draw in ("newest", "priorities"):

@@ -26,13 +26,7 @@ from .batch import (
     stack_views,
 )
 from .draws import Drawn, ItemKinds
-from .requests import (
-    Borders,
-    Episodes,
-    Sequences,
-    check_episodes,
-    check_sequences,
-)
+from .requests import Borders, Episodes, Sequences
 from .row_reader import (
     FIRST_ROW,
     LAST,
@@ -50,7 +44,6 @@ class SequenceSampler:
     """Makes batches for one request."""
 
     def __init__(self, request: Sequences, spec: Spec) -> None:
-        check_sequences(request)
         if request.stack and all(field.stack == 1 for field in spec.fields):
             raise ValueError(
                 "stack=True: expected an env that stacks frames, got one that does not; "
@@ -384,7 +377,6 @@ class EpisodeSampler:
     """Makes batches for one request."""
 
     def __init__(self, request: Episodes, spec: Spec) -> None:
-        check_episodes(request)
         self._request = request
         self._spec = spec
         self._shift = int(request.align == "transition")

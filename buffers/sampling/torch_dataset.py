@@ -15,7 +15,7 @@ import numpy as np
 from ..base.number_checks import check_whole
 from ..storage.protocol import Storage
 from .epoch import Epoch, check_shard
-from .requests import BatchRequest, BatchT, Episodes, Request
+from .requests import BatchRequest, BatchT, Episodes, Request, check_request, require_request
 from .tensors import ToTensors, load_torch
 
 _MAX_WORKERS = 1024
@@ -171,6 +171,8 @@ class _Draws:
 
 def _check(request: Request, seed: int, epoch: bool, shard: tuple[int, int], stride: int) -> None:
     """Refuse invalid arguments."""
+    require_request(request)
+    check_request(request)
     draw = "episodes" if isinstance(request, Episodes) else request.draw
     if draw in ("newest", "priorities") and not epoch:
         raise ValueError(

@@ -28,7 +28,7 @@ from .batch import (
 )
 from .draws import Drawn, ItemKinds
 from .hindsight import Relabeller, Steps
-from .requests import Transitions, check_transitions
+from .requests import Transitions
 from .row_reader import (
     FIRST_ROW,
     LAST,
@@ -73,7 +73,6 @@ class TransitionSampler:
     """Makes batches for one request."""
 
     def __init__(self, request: Transitions, spec: Spec) -> None:
-        check_transitions(request)
         self._n_step = n = request.n_step
         fields = self._fields = BatchFields.of(spec, request.fields)
         observed = [f for f in fields.chosen if f.kind == "observation"]

@@ -289,7 +289,12 @@ def test_loading_a_state_wakes_waiting_threads() -> None:
     [
         (
             lambda: ReplayRatio(0.5),
-            [{}, {"start": 0, "steps": 2, "owed": "no"}, {"start": -1, "steps": 2, "owed": "0"}],
+            [
+                {},
+                {"start": 0, "steps": 2, "owed": "no"},
+                {"start": 0, "steps": 2, "owed": "1/0"},
+                {"start": -1, "steps": 2, "owed": "0"},
+            ],
         ),
         (limited, [{}, {"steps": -1, "samples": 0}]),
     ],
