@@ -288,21 +288,6 @@ Rest: TypeAlias = "tuple[list[tuple[Copies, np.ndarray]], list[Callable[[], obje
 their outputs, ``[rows, ...]`` and C-contiguous, and what is to be called when they are made."""
 
 
-def memory_of(batch: Batch | TransitionBatch, shapes: Shapes) -> Memory:
-    """The memory of an earlier batch."""
-    found = {name: (array.shape, array.dtype) for name, array in batch.memory.items()}
-    if found != shapes:
-        raise ValueError(
-            f"out: expected a batch of {_described(shapes)}, got one of {_described(found)}; pass "
-            f"a batch of the same request"
-        )
-    return dict(batch.memory)
-
-
-def _described(shapes: Shapes) -> str:
-    return ", ".join(f"{name} {dtype} {shape}" for name, (shape, dtype) in shapes.items())
-
-
 def stack_views(frames: np.ndarray, k: int, first: int, count: int) -> np.ndarray:
     """Stacks ``[B, count, k, ...]`` as views into frames ``[B, C, ...]``, C-contiguous."""
     # first: index of the first stack's first frame.

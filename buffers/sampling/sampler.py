@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 import numpy as np
 from numpy.random import Generator
@@ -30,11 +30,9 @@ from ..storage.protocol import Storage
 from .batch import (
     Batch,
     Memory,
-    Rest,
     Seed,
     Shapes,
     TransitionBatch,
-    memory_of,
 )
 from .draws import Drawn, ItemKinds, NewestQueue, draw_items
 from .priorities import PriorityIndex
@@ -53,6 +51,7 @@ from .sequences import EpisodeSampler, SequenceSampler
 from .transitions import TransitionSampler
 
 AnyBatch: TypeAlias = Batch | TransitionBatch
+_Maker: TypeAlias = SequenceSampler | TransitionSampler | EpisodeSampler
 ResultT = TypeVar("ResultT")
 _Choice: TypeAlias = tuple[Drawn, np.ndarray, Drawn | None]
 """Items for a batch, their weights [B] float32, and those that `NewestQueue.next` returned."""
@@ -73,24 +72,6 @@ class EpochSnapshot(NamedTuple):
     items: ItemCounts
     generation: int  # of the storage, and so of the positions
     losses: int  # counted by the index
-
-
-class _Maker(Protocol):
-    """Makes batches for one request."""
-
-    def kinds(self, stride: int = 1) -> ItemKinds: ...
-
-    def shapes(self, count: int) -> Shapes: ...
-
-    def make(
-        self,
-        reader: RowReader,
-        index: ChunkIndex,
-        drawn: Drawn,
-        weights: np.ndarray,
-        memory: Memory,
-        seed: Seed,
-    ) -> tuple[AnyBatch, Rest]: ...
 
 
 class Sampler:
@@ -427,7 +408,17 @@ def _memory_of(request: Request, shapes: Shapes, out: object) -> Memory:
         raise ValueError(
             "out: expected None for whole episodes, whose lengths differ, got a batch; leave it out"
         )
-    return memory_of(out, shapes)
+    found = {name: (array.shape, array.dtype) for name, array in out.memory.items()}
+    if found != shapes:
+        expected, got = (
+            ", ".join(f"{name} {dtype} {shape}" for name, (shape, dtype) in each.items())
+            for each in (shapes, found)
+        )
+        raise ValueError(
+            f"out: expected a batch of {expected}, got one of {got}; pass a batch of the same "
+            f"request"
+        )
+    return dict(out.memory)
 
 
 def _any_episode(metadata: Mapping[str, object]) -> bool:
