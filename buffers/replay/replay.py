@@ -1314,7 +1314,13 @@ class SequenceReplayBuffer:
         """
         disk, where = self._disk(), f"checkpoint {name!r} of {self.path}"
         state = disk.load_checkpoint(name)
-        replay, learner = _parts_of_checkpoint(state, self._rng, where)
+        try:
+            replay = _checked_form(untrusted_json.member(state, "replay"), self._rng)
+            learner = untrusted_json.mapping(untrusted_json.member(state, "learner"), "learner")
+        except ValueError as error:
+            raise StoreCorrupt(
+                f"{where} holds no state of a replay: {error}; remove it, or restore it from a copy"
+            ) from error
         if exact:
             with self.write_lock:
                 self._go_back(disk, replay, state.get("border"), where)
@@ -1591,19 +1597,6 @@ def _checked_form(state: object, rng: np.random.Generator) -> dict[str, Any]:
     if checked.get("sampler") is not None:  # a state of version 0.1 has none
         untrusted_json.mapping(checked["sampler"], "sampler")
     return checked
-
-
-def _parts_of_checkpoint(
-    state: Mapping[str, object], rng: np.random.Generator, name: str
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The replay's state and the learner's state in a checkpoint."""
-    try:
-        replay = _checked_form(untrusted_json.member(state, "replay"), rng)
-        return replay, untrusted_json.mapping(untrusted_json.member(state, "learner"), "learner")
-    except ValueError as error:
-        raise StoreCorrupt(
-            f"{name} holds no state of a replay: {error}; remove it, or restore it from a copy"
-        ) from error
 
 
 def _name_of(storage: Storage | None) -> object:

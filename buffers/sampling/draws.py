@@ -97,7 +97,13 @@ def draw_items(
     rng: np.random.Generator,
 ) -> Drawn:
     """Draw items by one of the stateless modes."""
-    kind = _drawn_kind(kinds, draw)
+    # The kind of items of which each, or with "recent" each pair, is equally likely.
+    kind: ItemKind | None = kinds.every
+    if draw == "ends":
+        kind = kinds.ends
+    elif draw in ("episodes", "wholes"):
+        kind = kinds.wholes
+    assert kind is not None, "a request across episodes cannot be drawn so"
     items = index.items(kind, chosen)
     total = items.total
     if total == 0:
@@ -116,17 +122,6 @@ def draw_items(
         stop = records["first_row"] + records["rows"] - kinds.every.length
         return Drawn(chunk, rng.integers(start, stop + 1))
     return Drawn(chunk, start, kind is kinds.every)
-
-
-def _drawn_kind(kinds: ItemKinds, draw: CountedDraw) -> ItemKind:
-    """The kind of items of which each, or with "recent" each pair, is equally likely."""
-    kind: ItemKind | None = kinds.every
-    if draw == "ends":
-        kind = kinds.ends
-    elif draw in ("episodes", "wholes"):
-        kind = kinds.wholes
-    assert kind is not None, "a request across episodes cannot be drawn so"
-    return kind
 
 
 def _uniform(rng: np.random.Generator, total: int, count: int) -> np.ndarray:

@@ -238,10 +238,14 @@ def check_request(request: Request) -> None:
         _check_one_of("align", request.align, get_args(Align))
     if not isinstance(request, Episodes):
         _check_draw(request.draw, request.beta, request.where)
-    if isinstance(request, Transitions):
-        _check_transitions(request)
-    elif isinstance(request, Sequences):
+    if isinstance(request, Sequences):
         _check_sequences(request)
+    elif isinstance(request, Transitions):
+        check_whole("n_step", request.n_step, 1)
+        if not (_is_number(request.gamma) and 0 <= request.gamma <= 1):
+            raise ValueError(f"gamma: expected a number from 0 to 1, got {request.gamma!r}")
+        if request.relabel is not None:
+            _check_hindsight(request.relabel)
 
 
 def _check_sequences(request: Sequences) -> None:
@@ -264,14 +268,6 @@ def _check_sequences(request: Sequences) -> None:
             f'draw="newest": expected borders "inside" or "cross", got {request.borders!r}; what '
             f"is padded now may have rows later: leave borders out"
         )
-
-
-def _check_transitions(request: Transitions) -> None:
-    check_whole("n_step", request.n_step, 1)
-    if not (_is_number(request.gamma) and 0 <= request.gamma <= 1):
-        raise ValueError(f"gamma: expected a number from 0 to 1, got {request.gamma!r}")
-    if request.relabel is not None:
-        _check_hindsight(request.relabel)
 
 
 def require_request(request: object, others: Mapping[str, object] | None = None) -> None:
