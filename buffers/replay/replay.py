@@ -165,6 +165,8 @@ class SequenceReplayBuffer:
         self._process = os.getpid()
         self._is_torn = False
         forks.watch(self)
+        if threads is not None:
+            check_whole("threads", threads, 1)
         self._threads = threads
         self._alpha, self._new_priority = priority_alpha, new_priority
         self._cache_bytes = cache_bytes

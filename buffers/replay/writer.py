@@ -463,11 +463,12 @@ class ReplayWriter:
 
     def cut(self, env_ids: Sequence[int] | None = None) -> None:
         """Cut the open episodes of some envs, all when None; the next row of each is a first."""
-        for env in env_ids or ():
-            if not 0 <= env < self._num_envs:
-                raise ValueError(f"env_ids: expected 0 to {self._num_envs - 1}, got {env}")
+        envs = range(self._num_envs) if env_ids is None else np.atleast_1d(env_ids).tolist()
+        for env in envs:
+            if not is_whole(env) or not 0 <= env < self._num_envs:
+                raise ValueError(f"env_ids: expected 0 to {self._num_envs - 1}, got {env!r}")
         with self.guard:
-            self._buffer.cut(env_ids, newest=self._is_marked)
+            self._buffer.cut(envs, newest=self._is_marked)
 
     def flush(self) -> None:
         """Store all rows, but for transitions whose next observation is not known yet."""

@@ -127,9 +127,11 @@ class Sampler:
         kinds = self._maker(request).kinds()
         kind = kinds.wholes if isinstance(request, Episodes) else kinds.every
         assert kind is not None
-        with self._storage.lock:
-            chosen = self._filters.chosen(request.where)
-            return self._storage.index.items(kind, chosen).total
+
+        def find() -> int:
+            return self._storage.index.items(kind, self._filters.chosen(request.where)).total
+
+        return self._locked(find)
 
     def check(self, request: BatchRequest[BatchT]) -> None:
         """Refuse an invalid request."""
