@@ -423,19 +423,7 @@ def _check_leaves(
             )
 
 
-_OF_ROWS = (
-    "observation",
-    "action",
-    "reward",
-    "is_first",
-    "terminated",
-    "truncated",
-    "cut",
-    "mask",
-    "info",
-    "extras",
-    "state",
-)
+_OF_ROWS = ("observation", "action", "reward", *RowFlags._fields, "info", "extras", "state")
 _KINDS = {"extras": "extra", "state": "policy:state"}  # as the fields of a Spec begin
 
 

@@ -101,11 +101,11 @@ class _Owners:
         self.arrays: list[np.ndarray] = []
         self._numbers: dict[int, int] = {}
         self._shown: dict[int, int] = {}
-        found: list[np.ndarray] = []
-        mapped(batch, "", lambda array, path: found.append(array))
-        for array in found:
-            owner = id(_owner(array))
-            self._shown[owner] = self._shown.get(owner, 0) + array.nbytes
+        mapped(batch, "", self._note)
+
+    def _note(self, array: np.ndarray, path: str) -> None:
+        owner = id(_owner(array))
+        self._shown[owner] = self._shown.get(owner, 0) + array.nbytes
 
     def view(self, array: np.ndarray, path: str) -> _View:
         """Locate an array in `arrays`."""
@@ -178,13 +178,13 @@ def mapped(
     """Replace each array, or other leaf, of a batch or of a part of it."""
     if isinstance(value, leaf):
         return convert(value, path)
-    if isinstance(value, Mapping):
+    if isinstance(value, (tuple, list)):
+        parts = [mapped(part, f"{path}/{i}", convert, left, leaf) for i, part in enumerate(value)]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    if isinstance(value, (dict, Mapping)):  # a dict is told sooner
         return {
             key: mapped(part, f"{path}/{key}", convert, left, leaf) for key, part in value.items()
         }
-    if isinstance(value, tuple | list):
-        parts = [mapped(part, f"{path}/{i}", convert, left, leaf) for i, part in enumerate(value)]
-        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
     if is_dataclass(value) and not isinstance(value, type):
         changes = {
             field.name: {}

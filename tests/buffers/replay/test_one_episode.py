@@ -212,7 +212,7 @@ def test_a_count_by_metadata_leaves_damaged_chunks_out(tmp_path: Path) -> None:
     segment = segment_path(tmp_path / "a", record.segment)
     poke(segment, segment.read_bytes().index(b"number", record.offset))
     with SequenceReplayBuffer.open(tmp_path / "a", read_only=True, on_corrupt="skip") as replay:
-        assert replay.count(Transitions(1, where=lambda facts: facts["number"] > 0)) == 9
+        assert replay.count(Transitions(1, where=lambda facts: facts["number"] != 0)) == 9
 
 
 @pytest.mark.parametrize("scale", [1, 3])
