@@ -129,7 +129,8 @@ def simplest_fraction(name: str, value: float | Fraction) -> Fraction:
     if isinstance(value, Fraction):
         exact = value
     elif isinstance(value, numbers.Real) and math.isfinite(value):
-        exact = Fraction(value).limit_denominator(_MAX_DENOMINATOR)
+        number = value if isinstance(value, numbers.Rational) else float(value)
+        exact = Fraction(number).limit_denominator(_MAX_DENOMINATOR)
         if float(exact) != value:
             exact = Fraction(repr(float(value)))
     else:
