@@ -48,13 +48,7 @@ from ..storage.episode_filter import Where
 from ..storage.joined import JoinedStorage, open_many
 from ..storage.protocol import MakeStorage, Storage
 from ..storage.ram import MemoryStorage, whole_capacities
-from .writer import (
-    OWN_LOOP,
-    ReplayWriter,
-    RowSource,
-    check_flush_seconds,
-    declared,
-)
+from .writer import OWN_LOOP, ReplayWriter, RowSource, check_flush_seconds, declared
 
 if TYPE_CHECKING:
     from ..pictures.film_strip import FilmStrip

@@ -22,12 +22,7 @@ from .advantages import (
     generalized_advantages,
     row_numbers,
 )
-from .minibatches import (
-    IndexBatches,
-    Minibatch,
-    row_batches,
-    sequence_batches,
-)
+from .minibatches import IndexBatches, Minibatch, row_batches, sequence_batches
 
 __all__ = ["Bootstrap", "Rollout"]
 

@@ -10,14 +10,7 @@ from ..base import untrusted_json
 from ..base.errors import NotEnoughData
 from ..storage.chunk_index import ChunkIndex
 from ..storage.episode_filter import EpisodeFilter
-from ..storage.item_counts import (
-    EpisodeTails,
-    ItemCounts,
-    ItemKind,
-    Shares,
-    WholeEpisodes,
-    Windows,
-)
+from ..storage.item_counts import EpisodeTails, ItemCounts, ItemKind, Shares, WholeEpisodes, Windows
 
 _TRIES = 8
 CountedDraw: TypeAlias = Literal["steps", "distinct", "episodes", "ends", "recent", "wholes"]

@@ -17,23 +17,12 @@ from ..base.optional_libraries import tell_jax
 from ..rows.episode import End, Episode
 from ..rows.row_memory import SpareMemory
 from ..storage.chunk_index import ChunkIndex
-from ..storage.episode_filter import (
-    EpisodeFilter,
-    Where,
-    check_where,
-    identity_of,
-)
+from ..storage.episode_filter import EpisodeFilter, Where, check_where, identity_of
 from ..storage.field_locator import DamagedChunk, RowCopier
 from ..storage.item_counts import ItemCounts, Windows, first_start
 from ..storage.joined import JoinedStorage
 from ..storage.protocol import Storage
-from .batch import (
-    Batch,
-    Memory,
-    Seed,
-    Shapes,
-    TransitionBatch,
-)
+from .batch import Batch, Memory, Seed, Shapes, TransitionBatch
 from .draws import Drawn, ItemKinds, NewestQueue, draw_items
 from .priorities import PriorityIndex
 from .requests import (

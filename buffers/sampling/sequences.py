@@ -27,15 +27,7 @@ from .batch import (
 )
 from .draws import Drawn, ItemKinds
 from .requests import Borders, Episodes, Sequences
-from .row_reader import (
-    FIRST_ROW,
-    LAST,
-    ROW_ID,
-    SLOT,
-    RowReader,
-    Segments,
-    spread,
-)
+from .row_reader import FIRST_ROW, LAST, ROW_ID, SLOT, RowReader, Segments, spread
 
 _FLAGS = 6  # is_first, is_last, terminated, truncated, cut, mask
 

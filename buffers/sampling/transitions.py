@@ -29,15 +29,7 @@ from .batch import (
 from .draws import Drawn, ItemKinds
 from .hindsight import Relabeller, Steps
 from .requests import Transitions
-from .row_reader import (
-    FIRST_ROW,
-    LAST,
-    PREVIOUS,
-    ROW_ID,
-    SLOT,
-    RowReader,
-    Segments,
-)
+from .row_reader import FIRST_ROW, LAST, PREVIOUS, ROW_ID, SLOT, RowReader, Segments
 
 _TERMINATED, _TRUNCATED = int(End.TERMINATED), int(End.TRUNCATED)
 
