@@ -14,6 +14,8 @@ from ..sampling.batch import BatchParts, map_tree
 from ..sampling.tensors import converter
 from ..spec.spec import ArrayTree
 
+_NOT_OF_ROWS = ("state", "step", "env")
+
 
 @pytree
 @dataclass(frozen=True, slots=True, repr=False)
@@ -90,7 +92,7 @@ class IndexBatches:
             )
 
     def batches(self, count: int, pick: Callable[[np.ndarray], Minibatch]) -> Iterator[Minibatch]:
-        """What is picked by numbers below ``count``, a batch at a time."""
+        """Minibatches picked by numbers below ``count``."""
         stop = count - count % self._batch_size if self._drop_last else count
         for _ in range(self._epochs):
             order = self._rng.permutation(count)
@@ -105,7 +107,7 @@ def row_batches(rows: Minibatch, order: IndexBatches) -> Iterator[Minibatch]:
     step, env = np.nonzero(rows.mask)
 
     def pick(k: np.ndarray) -> Minibatch:
-        return _picked(rows, (step[k], env[k]), state=None, step=step[k], env=env[k])
+        return _picked(rows, (step[k], env[k]), None, step[k], env[k])
 
     return order.batches(len(step), pick)
 
@@ -140,19 +142,24 @@ def sequence_batches(
         else:  # then all begin at row 0
             state = map_tree(lambda array: array[env], initial_state)
         numbers = step + np.arange(span)[:, None], env[None]
-        return _picked(rows, numbers, state=state, step=step, env=env)
+        return _picked(rows, numbers, state, step, env)
 
     return order.batches(len(steps), pick)
 
 
-def _picked(rows: Minibatch, numbers: tuple[np.ndarray, np.ndarray], **others: Any) -> Minibatch:
-    """Copies of rows, in the shape of their numbers, and what is not indexed."""
+def _picked(
+    rows: Minibatch,
+    numbers: tuple[np.ndarray, np.ndarray],
+    state: object,
+    step: np.ndarray,
+    env: np.ndarray,
+) -> Minibatch:
+    """Copies of rows, in the shape of their numbers; ``state``, ``step`` and ``env`` are given."""
 
     def picked(array: np.ndarray) -> np.ndarray:
         found: np.ndarray = array[numbers]
         return found
 
-    names = [field.name for field in fields(Minibatch) if field.name not in others]
-    return replace(
-        rows, **{name: map_tree(picked, getattr(rows, name)) for name in names}, **others
-    )
+    names = [field.name for field in fields(Minibatch) if field.name not in _NOT_OF_ROWS]
+    picks = {name: map_tree(picked, getattr(rows, name)) for name in names}
+    return replace(rows, **picks, state=state, step=step, env=env)

@@ -451,7 +451,7 @@ def join_rollouts(
     copies: list[tuple[np.ndarray, Sequence[np.ndarray]]] = []
 
     def room(path: str, arrays: Sequence[np.ndarray]) -> np.ndarray:
-        """Where the columns of all groups are copied to, once all are checked."""
+        """The array that the columns of all groups are copied to, once all are checked."""
         shape, dtype = (steps, int(first_envs[-1]), *arrays[0].shape[2:]), arrays[0].dtype
         kind, slash, rest = path.partition("/")
         name = _KINDS.get(kind, kind) + slash + rest  # that of its field in the Spec

@@ -133,7 +133,7 @@ class _Owners:
 
 
 def converter(to: str, device: object, pin_memory: bool = False) -> ToTensors | None:
-    """What makes tensors of the arrays of batches; None where arrays are wanted."""
+    """The converter of batches to tensors; None where arrays are wanted."""
     check_choice("to", to, ("numpy", "torch"))
     for name, given, usual in (("device", device, None), ("pin_memory", bool(pin_memory), False)):
         if to == "numpy" and given is not usual:
