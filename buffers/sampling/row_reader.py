@@ -84,6 +84,13 @@ class RowReader:
         self._extent: tuple[int, int, int, int] | None = None
         self._forget(storage.generation, self._index.base)
 
+    def _forget(self, generation: int, base: int) -> None:
+        self._generation, self._base = generation, base
+        self._table: np.ndarray = np.zeros((0, 8), np.int64)
+        self._columns: dict[str, np.ndarray] = {}
+        self._chunks = self._next_slot = self._size = 0
+        self._small = frozenset(field.name for _, field in self._of_small)
+
     @property
     def nbytes(self) -> int:
         """Bytes of RAM that rows of small fields, and patches of stores on disk, take."""
@@ -428,13 +435,6 @@ class RowReader:
             old = column[first:][: self._size]
             moved[: len(old)] = old
             self._columns[name] = moved
-
-    def _forget(self, generation: int, base: int) -> None:
-        self._generation, self._base = generation, base
-        self._table: np.ndarray = np.zeros((0, 8), np.int64)
-        self._columns: dict[str, np.ndarray] = {}
-        self._chunks = self._next_slot = self._size = 0
-        self._small = frozenset(field.name for _, field in self._of_small)
 
 
 def _segments_in(room: np.ndarray, count: int, runs: int) -> Segments:
