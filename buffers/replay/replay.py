@@ -1583,13 +1583,7 @@ def _checked_form(state: object, rng: np.random.Generator) -> dict[str, Any]:
     untrusted_json.member(checked, "store")
     untrusted_json.whole(untrusted_json.member(checked, "pieces"), "pieces")
     generator: Any = untrusted_json.member(checked, "generator")
-    kind = type(rng.bit_generator)
-    try:
-        kind(0).state = generator
-    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
-        raise ValueError(
-            f"generator: expected the state of a {kind.__name__}, got another: {error}"
-        ) from None
+    forks.load_generator(np.random.Generator(type(rng.bit_generator)(0)), generator)
     if checked.get("sampler") is not None:  # a state of version 0.1 has none
         untrusted_json.mapping(checked["sampler"], "sampler")
     return checked
