@@ -114,7 +114,8 @@ class ReplayRatio:
             start, steps = state["start"], state["steps"]
             start = None if start is None else whole_number("start", start, 0)
             steps = None if steps is None else whole_number("steps", steps, 0)
-            owed = Fraction(str(state["owed"]))
+            # Not from decimals: a short text may have a large exponent.
+            owed = Fraction(*map(int, str(state["owed"]).split("/", 1)))
         except (KeyError, ValueError, ZeroDivisionError) as error:
             raise ValueError(
                 f"state: expected one of ReplayRatio.state_dict, got {dict(state)}; save a new one"

@@ -294,6 +294,7 @@ def test_loading_a_state_wakes_waiting_threads() -> None:
                 {},
                 {"start": 0, "steps": 2, "owed": "no"},
                 {"start": 0, "steps": 2, "owed": "1/0"},
+                {"start": 0, "steps": 2, "owed": "1e9"},
                 {"start": -1, "steps": 2, "owed": "0"},
             ],
         ),
