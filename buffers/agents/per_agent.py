@@ -14,12 +14,7 @@ from ..replay.replay import SequenceReplayBuffer
 from ..replay.rollout import Bootstrap, Rollout
 from ..rows.episode import End, Episode
 from ..sampling.batch import Batch, TransitionBatch, map_tree, named_leaves, under
-from ..sampling.requests import (
-    Sequences,
-    Transitions,
-    check_sequences,
-    check_transitions,
-)
+from ..sampling.requests import Sequences, Transitions, check_request
 from ..spec.spec import ArrayTree, Field, Layout, Spec, field_of, kind_of, unflatten
 
 REWARD, TERMINATED, TRUNCATED = "agent_reward", "agent_terminated", "agent_truncated"
@@ -437,7 +432,7 @@ class AgentReplay:
             NotEnoughData: No such pair was found.
             ValueError: An argument is invalid.
         """
-        check_transitions(Transitions(batch_size, n_step, gamma))
+        check_request(Transitions(batch_size, n_step, gamma))
         request = Sequences(batch_size, n_step + 1, borders="pad_after")
 
         def accepts(rows: _Rows) -> np.ndarray:
@@ -500,7 +495,7 @@ class AgentReplay:
             ValueError: An argument is invalid.
         """
         request = Sequences(batch_size, length, burn_in=1)  # the row before tells who came
-        check_sequences(request)
+        check_request(request)
 
         def accepts(rows: _Rows) -> np.ndarray:
             ended = rows.ends.any

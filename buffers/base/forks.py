@@ -46,7 +46,10 @@ def load_generator(rng: np.random.Generator, state: Any) -> None:
     try:
         rng.bit_generator.state = state
     except (AttributeError, LookupError, OverflowError, TypeError, ValueError) as error:
-        raise ValueError(f"generator: expected the state of a generator, got {error}") from None
+        kind = type(rng.bit_generator).__name__
+        raise ValueError(
+            f"generator: expected the state of a {kind}, got another: {error}"
+        ) from None
 
 
 def watch(user: Forkable) -> None:

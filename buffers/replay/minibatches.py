@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from ..base.number_checks import whole_number
 from ..base.optional_libraries import pytree, tell_jax
 from ..sampling.batch import BatchParts, map_tree
+from ..sampling.tensors import converter
 from ..spec.spec import ArrayTree
 
 _NOT_OF_ROWS = ("state", "step", "env")
@@ -60,7 +61,7 @@ class Minibatch(BatchParts):
 
 
 class IndexBatches:
-    """Draws batches of indices, each index once an epoch."""
+    """Draws batches of indices, each index once an epoch, and makes minibatches of them."""
 
     def __init__(
         self,
@@ -68,6 +69,8 @@ class IndexBatches:
         epochs: int,
         rng: np.random.Generator,  # draws an order for each epoch when that begins
         drop_last: bool,  # leave out an epoch's last batch if it is smaller
+        to: str,
+        device: object,
     ) -> None:
         self._batch_size = whole_number("batch_size", batch_size, 1)
         self._epochs = whole_number("epochs", epochs, 1)
@@ -77,6 +80,8 @@ class IndexBatches:
             )
         self._rng = rng
         self._drop_last = drop_last
+        tell_jax()
+        self._convert = converter(to, device)
 
     def check_most(self, most: int, what: str) -> None:
         """Raise ValueError if ``drop_last`` would leave out every batch."""
@@ -86,26 +91,25 @@ class IndexBatches:
                 f"leaves out smaller minibatches, got {self._batch_size}; take fewer"
             )
 
-    def batches(self, count: int) -> Iterator[np.ndarray]:
-        """Numbers below ``count``, a batch at a time."""
+    def batches(self, count: int, pick: Callable[[np.ndarray], Minibatch]) -> Iterator[Minibatch]:
+        """Minibatches picked by numbers below ``count``."""
         stop = count - count % self._batch_size if self._drop_last else count
         for _ in range(self._epochs):
             order = self._rng.permutation(count)
             for start in range(0, stop, self._batch_size):
-                yield order[start : start + self._batch_size]
+                found = pick(order[start : start + self._batch_size])
+                yield found if self._convert is None else self._convert(found)
 
 
-def row_batches(
-    rows: Minibatch,  # all, [T, N, ...]
-    order: IndexBatches,
-    to: str,
-    device: object,
-) -> Iterator[Minibatch]:
-    """The rows with ``mask``; see `Rollout.minibatches`."""
-    convert = _converter(to, device)
+def row_batches(rows: Minibatch, order: IndexBatches) -> Iterator[Minibatch]:
+    """The rows with ``mask``, of all [T, N, ...]; see `Rollout.minibatches`."""
     order.check_most(rows.mask.size, "rows")
     step, env = np.nonzero(rows.mask)
-    return (convert(_rows(rows, step[k], env[k])) for k in order.batches(len(step)))
+
+    def pick(k: np.ndarray) -> Minibatch:
+        return _picked(rows, (step[k], env[k]), None, step[k], env[k])
+
+    return order.batches(len(step), pick)
 
 
 def sequence_batches(
@@ -113,11 +117,8 @@ def sequence_batches(
     initial_state: object,  # before row 0, if that before the other rows is not known
     order: IndexBatches,
     length: int | None,  # rows of a sequence; all when None
-    to: str,
-    device: object,
 ) -> Iterator[Minibatch]:
     """The columns, or chunks of them; see `Rollout.sequences`."""
-    convert = _converter(to, device)
     num_steps, num_envs = rows.mask.shape
     span = num_steps if length is None else whole_number("length", length, 1)
     if num_steps % span:
@@ -132,51 +133,33 @@ def sequence_batches(
         )
     firsts = np.arange(0, num_steps, span)
     order.check_most(len(firsts) * num_envs, "sequences")
-    step, env = np.repeat(firsts, num_envs), np.tile(np.arange(num_envs), len(firsts))
-    return (
-        convert(_sequences(rows, initial_state, step[k], env[k], span))
-        for k in order.batches(len(step))
-    )
+    steps, envs = np.repeat(firsts, num_envs), np.tile(np.arange(num_envs), len(firsts))
+
+    def pick(k: np.ndarray) -> Minibatch:
+        step, env = steps[k], envs[k]
+        if rows.state is not None:
+            state = map_tree(lambda array: array[step, env], rows.state)
+        else:  # then all begin at row 0
+            state = map_tree(lambda array: array[env], initial_state)
+        numbers = step + np.arange(span)[:, None], env[None]
+        return _picked(rows, numbers, state, step, env)
+
+    return order.batches(len(steps), pick)
 
 
-def _converter(to: str, device: object) -> Callable[[Minibatch], Minibatch]:
-    """Return a function that converts a minibatch of arrays."""
-    if to not in ("numpy", "torch"):
-        raise ValueError(f"to: expected 'numpy' or 'torch', got {to!r}; pass one of them")
-    tell_jax()
-    if to == "torch":
-        from ..sampling.tensors import ToTensors
-
-        return cast("Callable[[Minibatch], Minibatch]", ToTensors(device))
-    if device is not None:
-        raise ValueError(
-            f"device: expected None with to='numpy', got {device!r}; pass to='torch' with it"
-        )
-    return lambda minibatch: minibatch
-
-
-def _rows(rows: Minibatch, step: np.ndarray, env: np.ndarray) -> Minibatch:
-    return replace(_picked(rows, (step, env)), state=None, step=step, env=env)
-
-
-def _sequences(
-    rows: Minibatch, initial_state: object, step: np.ndarray, env: np.ndarray, length: int
+def _picked(
+    rows: Minibatch,
+    numbers: tuple[np.ndarray, np.ndarray],
+    state: object,
+    step: np.ndarray,
+    env: np.ndarray,
 ) -> Minibatch:
-    """Sequences [length, B] that begin at rows [B]."""
-    if rows.state is not None:
-        state = map_tree(lambda array: array[step, env], rows.state)
-    else:  # then all begin at row 0
-        state = map_tree(lambda array: array[env], initial_state)
-    found = _picked(rows, (step + np.arange(length)[:, None], env[None]))
-    return replace(found, state=state, step=step, env=env)
-
-
-def _picked(rows: Minibatch, numbers: tuple[np.ndarray, np.ndarray]) -> Minibatch:
-    """Copies of rows, in the shape of their numbers; ``state`` is not indexed."""
+    """Copies of rows, in the shape of their numbers; ``state``, ``step`` and ``env`` are given."""
 
     def picked(array: np.ndarray) -> np.ndarray:
         found: np.ndarray = array[numbers]
         return found
 
     names = [field.name for field in fields(Minibatch) if field.name not in _NOT_OF_ROWS]
-    return replace(rows, **{name: map_tree(picked, getattr(rows, name)) for name in names})
+    picks = {name: map_tree(picked, getattr(rows, name)) for name in names}
+    return replace(rows, **picks, state=state, step=step, env=env)

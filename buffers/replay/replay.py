@@ -48,13 +48,7 @@ from ..storage.episode_filter import Where
 from ..storage.joined import JoinedStorage, open_many
 from ..storage.protocol import MakeStorage, Storage
 from ..storage.ram import MemoryStorage, whole_capacities
-from .writer import (
-    OWN_LOOP,
-    ReplayWriter,
-    RowSource,
-    check_flush_seconds,
-    declared,
-)
+from .writer import OWN_LOOP, ReplayWriter, RowSource, check_flush_seconds, declared
 
 if TYPE_CHECKING:
     from ..pictures.film_strip import FilmStrip
@@ -165,6 +159,8 @@ class SequenceReplayBuffer:
         self._process = os.getpid()
         self._is_torn = False
         forks.watch(self)
+        if threads is not None:
+            check_whole("threads", threads, 1)
         self._threads = threads
         self._alpha, self._new_priority = priority_alpha, new_priority
         self._cache_bytes = cache_bytes
@@ -473,29 +469,26 @@ class SequenceReplayBuffer:
             SpecMismatch: The replay holds other rows, or rows of other envs.
         """
         with self.write_lock:
-            self._bind(spec, session, continues)
-
-    def _bind(self, spec: Spec, session: Mapping[str, object], continues: bool) -> None:
-        if self._storage is None:
-            self._use(self._new_storage(spec.with_codecs(self._codecs)))
-        if self._path is not None:
-            self._guard.install()
-        difference = _difference(self.storage, spec, session)
-        if difference and not self._rebind(spec.with_codecs(self._codecs)):
-            where = "this replay" if self._path is None else str(self._path)
-            raise SpecMismatch(
-                f"{where} holds other data: {difference}; open another folder, or make the envs as "
-                f"they were"
-            )
-        if continues:
-            with self.storage.lock:
-                self.storage.index.continue_episodes()
-        else:
-            self.storage.append_session(session)
-        if _LOG.isEnabledFor(logging.INFO):
-            where = "in RAM" if self._path is None else str(self._path)
-            what = "goes on" if continues else "begins"
-            _LOG.info("%s: session %d %s", where, len(self.sessions) - 1, what)
+            if self._storage is None:
+                self._use(self._new_storage(spec.with_codecs(self._codecs)))
+            if self._path is not None:
+                self._guard.install()
+            difference = _difference(self.storage, spec, session)
+            if difference and not self._rebind(spec.with_codecs(self._codecs)):
+                where = "this replay" if self._path is None else str(self._path)
+                raise SpecMismatch(
+                    f"{where} holds other data: {difference}; open another folder, or make the "
+                    f"envs as they were"
+                )
+            if continues:
+                with self.storage.lock:
+                    self.storage.index.continue_episodes()
+            else:
+                self.storage.append_session(session)
+            if _LOG.isEnabledFor(logging.INFO):
+                where = "in RAM" if self._path is None else str(self._path)
+                what = "goes on" if continues else "begins"
+                _LOG.info("%s: session %d %s", where, len(self.sessions) - 1, what)
 
     def add(self, chunks: Sequence[Chunk], *_more: Never, **_wrong: Never) -> None:
         """Store chunks of episodes; when it returns they are durable.
@@ -506,11 +499,8 @@ class SequenceReplayBuffer:
         """
         if _more or _wrong or not isinstance(chunks, Sequence):
             raise TypeError(f"add: expected chunks of episodes; for a transition, {_ADD}")
-        storage = self._bound_storage("add")
-        with self.write_lock:
-            before = storage.index.base + len(storage.index)
+        with self._added_to("add") as storage:
             storage.add(chunks)
-            self._count_bytes(before)
 
     def add_encoded(self, chunks: Sequence[EncodedChunk]) -> None:
         """Store encoded chunks as they are; when it returns they are durable.
@@ -524,11 +514,8 @@ class SequenceReplayBuffer:
             SpecMismatch: A field has another codec; nothing was stored.
             ValueError: A chunk does not continue its episode; nothing was stored.
         """
-        storage = self._bound_storage("add_encoded")
-        with self.write_lock:
-            before = storage.index.base + len(storage.index)
+        with self._added_to("add_encoded") as storage:
             storage.add_encoded(chunks)
-            self._count_bytes(before)
 
     def writer(
         self,
@@ -1237,8 +1224,12 @@ class SequenceReplayBuffer:
 
     def state_dict(self) -> dict[str, Any]:
         """The state, in addition to the stored rows, for drawing the same batches again."""
-        sampler = None if self._sampler is None else self._sampler.state()
-        return _state_of(self._storage, self._rng) | {"sampler": sampler}
+        return {
+            "store": _name_of(self._storage),
+            "pieces": _count_of(self._storage),
+            "generator": self._rng.bit_generator.state,
+            "sampler": None if self._sampler is None else self._sampler.state(),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue as the replay of `state_dict` would have.
@@ -1252,6 +1243,8 @@ class SequenceReplayBuffer:
         checked = _checked_state(state, self._storage, self._rng)
         if checked.get("sampler") is not None:
             self._require_sampler().restore(checked["sampler"])
+        elif self._sampler is not None:  # nothing had been drawn
+            self._sampler.restore({"newest": [], "priorities": None})
         self._rng.bit_generator.state = checked["generator"]
 
     def save_checkpoint(
@@ -1317,7 +1310,13 @@ class SequenceReplayBuffer:
         """
         disk, where = self._disk(), f"checkpoint {name!r} of {self.path}"
         state = disk.load_checkpoint(name)
-        replay, learner = _parts_of_checkpoint(state, self._rng, where)
+        try:
+            replay = _checked_form(untrusted_json.member(state, "replay"), self._rng)
+            learner = untrusted_json.mapping(untrusted_json.member(state, "learner"), "learner")
+        except ValueError as error:
+            raise StoreCorrupt(
+                f"{where} holds no state of a replay: {error}; remove it, or restore it from a copy"
+            ) from error
         if exact:
             with self.write_lock:
                 self._go_back(disk, replay, state.get("border"), where)
@@ -1402,17 +1401,13 @@ class SequenceReplayBuffer:
             return None
         on_corrupt: OnCorrupt = "skip" if storage.skips_corrupt else "raise"
         shares = storage.index.shares
-        if len(folders) == 1 and shares is None:
-            return partial(
-                SequenceReplayBuffer.open,
-                folders[0],
-                read_only=True,
-                on_corrupt=on_corrupt,
-                threads=1,
-            )
-        weights = None if shares is None else shares.weights.tolist()
         return partial(
-            SequenceReplayBuffer.open, folders, weights=weights, on_corrupt=on_corrupt, threads=1
+            SequenceReplayBuffer.open,
+            folders[0] if len(folders) == 1 and shares is None else folders,
+            weights=None if shares is None else shares.weights.tolist(),
+            read_only=True,
+            on_corrupt=on_corrupt,
+            threads=1,
         )
 
     def _disk(self) -> DiskStorage:
@@ -1457,19 +1452,20 @@ class SequenceReplayBuffer:
         self._drop_sampler()
         return True
 
-    def _bound_storage(self, method: str) -> Storage:
-        """The storage, for a method that adds to it."""
-        if self._storage is None:
+    @contextlib.contextmanager
+    def _added_to(self, method: str) -> Generator[Storage]:
+        """The storage, for a method that adds to it; counts the bytes of what is added."""
+        storage = self._storage
+        if storage is None:
             raise NotEnoughData(
                 f"the replay has no fields yet: expected a call of bind(spec, session) before "
                 f"{method}, got none; call it first"
             )
-        return self._storage
-
-    def _count_bytes(self, before: int) -> None:
-        """Count the bytes of the chunks from a position on, which were added now."""
-        index = self.storage.index
-        self._total_bytes += int(index.records["nbytes"][max(0, before - index.base) :].sum())
+        with self.write_lock:
+            before = storage.index.base + len(storage.index)
+            yield storage
+            index = storage.index
+            self._total_bytes += int(index.records["nbytes"][max(0, before - index.base) :].sum())
 
     def _open_writers(self) -> list[ReplayWriter]:
         writers = [reference() for reference in self._writers]
@@ -1564,19 +1560,10 @@ def _refuse_new_store(path: Path) -> None:
         ) from None
 
 
-def _state_of(storage: Storage | None, rng: np.random.Generator) -> dict[str, Any]:
-    """The state that a restored replay needs in addition to the stored rows."""
-    return {
-        "store": _name_of(storage),
-        "pieces": _count_of(storage),
-        "generator": rng.bit_generator.state,
-    }
-
-
 def _checked_state(
     state: Mapping[str, object], storage: Storage | None, rng: np.random.Generator
 ) -> dict[str, Any]:
-    """Check a state of `_state_of` from an untrusted source; the sampler checks its own part."""
+    """Check a state of a replay from an untrusted source; the sampler checks its own part."""
     checked = _checked_form(dict(state), rng)
     if checked["store"] != _name_of(storage):
         raise ValueError(
@@ -1596,29 +1583,10 @@ def _checked_form(state: object, rng: np.random.Generator) -> dict[str, Any]:
     untrusted_json.member(checked, "store")
     untrusted_json.whole(untrusted_json.member(checked, "pieces"), "pieces")
     generator: Any = untrusted_json.member(checked, "generator")
-    kind = type(rng.bit_generator)
-    try:
-        kind(0).state = generator
-    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
-        raise ValueError(
-            f"generator: expected the state of a {kind.__name__}, got another: {error}"
-        ) from None
+    forks.load_generator(np.random.Generator(type(rng.bit_generator)(0)), generator)
     if checked.get("sampler") is not None:  # a state of version 0.1 has none
         untrusted_json.mapping(checked["sampler"], "sampler")
     return checked
-
-
-def _parts_of_checkpoint(
-    state: Mapping[str, object], rng: np.random.Generator, name: str
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The replay's state and the learner's state in a checkpoint."""
-    try:
-        replay = _checked_form(untrusted_json.member(state, "replay"), rng)
-        return replay, untrusted_json.mapping(untrusted_json.member(state, "learner"), "learner")
-    except ValueError as error:
-        raise StoreCorrupt(
-            f"{name} holds no state of a replay: {error}; remove it, or restore it from a copy"
-        ) from error
 
 
 def _name_of(storage: Storage | None) -> object:
@@ -1635,13 +1603,7 @@ def _count_of(storage: Storage | None) -> int:
     return 0 if storage is None else storage.index.base + len(storage.index)
 
 
-def _difference(
-    storage: Storage,
-    spec: Spec,
-    session: Mapping[str, object],
-    *,
-    spec_only: bool = False,  # compare the fields alone
-) -> str | None:
+def _difference(storage: Storage, spec: Spec, session: Mapping[str, object]) -> str | None:
     """The first difference between the stored rows, or their envs, and those of a new run."""
     # The codecs of `storage` do not matter.
     codecs: dict[str, Codec] = {field.name: field.codec for field in storage.spec.fields}
@@ -1649,7 +1611,7 @@ def _difference(
     difference = storage.spec.difference(spec.with_codecs(shared))
     # A writer of a loop of one's own knows no recipe: its rows may be those of any envs.
     sessions = [one for one in storage.sessions if one.get("source") != OWN_LOOP]
-    if difference or spec_only or not sessions or session.get("source") == OWN_LOOP:
+    if difference or not sessions or session.get("source") == OWN_LOOP:
         return difference
     return _difference_within("", sessions[0].get("recipe", {}), session.get("recipe", {}))
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ..base import forks
 from ..base.other_names import OtherNames
-from ..sampling.batch import batch_html, named_leaves, one_line
+from ..sampling.batch import batch_html, map_tree, named_leaves, one_line
 from ..spec.spec import ArrayTree
 from .advantages import (
     Bootstrap,
@@ -22,12 +22,7 @@ from .advantages import (
     generalized_advantages,
     row_numbers,
 )
-from .minibatches import (
-    IndexBatches,
-    Minibatch,
-    row_batches,
-    sequence_batches,
-)
+from .minibatches import IndexBatches, Minibatch, row_batches, sequence_batches
 
 __all__ = ["Bootstrap", "Rollout"]
 
@@ -117,12 +112,23 @@ class Rollout(OtherNames):
     """[T, N]: the ``returns`` of the minibatches."""
 
     def __post_init__(self) -> None:
-        shape = _row_shape(self.reward)
-        _check_flags(self._flags._asdict(), shape)
+        shape = np.shape(self.reward)
+        if len(shape) != 2 or 0 in shape:
+            raise ValueError(
+                f"reward: expected shape [T, N], of one row of one env or more, got {shape}; of a "
+                f"single env give [T, 1]"
+            )
+        for name, flag in self._flags._asdict().items():
+            _check_array(name, flag, shape, "b", f"bool of the reward's shape {shape}")
         for name in ("observation", "action", "info", "extras", "state"):
             _check_leaves(name, getattr(self, name), shape, "[T, N]")
         _check_leaves("initial_state", self.initial_state, shape[1:], "[N]")
-        _check_bootstrap(self.bootstrap)
+        ends, count = self.bootstrap._asdict(), (np.size(self.bootstrap.step),)
+        for name in ("step", "env"):
+            expected = "whole numbers [K], one for each open end"
+            _check_array(f"bootstrap.{name}", ends[name], count, "iu", expected)
+        for name in ("observation", "state", "value"):
+            _check_leaves(f"bootstrap.{name}", ends[name], count, "[K]")
 
     @property
     def _flags(self) -> RowFlags:
@@ -267,8 +273,9 @@ class Rollout(OtherNames):
             ValueError: A number is out of range, or options do not go together.
             ImportError: ``to="torch"``, and PyTorch is not installed.
         """
-        order = IndexBatches(batch_size, epochs, self.rng if rng is None else rng, drop_last)
-        return row_batches(self._all(), order, to, device)
+        rng = self.rng if rng is None else rng
+        order = IndexBatches(batch_size, epochs, rng, drop_last, to, device)
+        return row_batches(self._all(), order)
 
     @overload
     def sequences(
@@ -330,8 +337,9 @@ class Rollout(OtherNames):
                 for the length.
             ImportError: ``to="torch"``, and PyTorch is not installed.
         """
-        order = IndexBatches(batch_size, epochs, self.rng if rng is None else rng, drop_last)
-        return sequence_batches(self._all(), self.initial_state, order, length, to, device)
+        rng = self.rng if rng is None else rng
+        order = IndexBatches(batch_size, epochs, rng, drop_last, to, device)
+        return sequence_batches(self._all(), self.initial_state, order, length)
 
     def _values(self, given: npt.ArrayLike | None) -> np.ndarray:
         """V of each row's observation, [T, N] floats; the extra ``"value"`` when None is given."""
@@ -379,26 +387,19 @@ class Rollout(OtherNames):
         )
 
 
-def _row_shape(reward: np.ndarray) -> tuple[int, int]:
-    """T and N of rewards [T, N] with at least one row."""
-    shape = np.shape(reward)
-    if len(shape) != 2 or 0 in shape:
+def _check_array(
+    name: str,
+    given: object,
+    shape: tuple[int, ...],
+    kinds: str,  # of dtypes
+    expected: str,  # for the message
+) -> None:
+    """Raise ValueError for an array of another shape, or another kind of dtype."""
+    found = np.asarray(given)
+    if found.shape != shape or found.dtype.kind not in kinds:
         raise ValueError(
-            f"reward: expected shape [T, N], of one row of one env or more, got {shape}; of a "
-            f"single env give [T, 1]"
+            f"{name}: expected {expected}, got {found.dtype} {found.shape}; convert it"
         )
-    return shape[0], shape[1]
-
-
-def _check_flags(flags: Mapping[str, np.ndarray], shape: tuple[int, int]) -> None:
-    """Raise ValueError unless each, by its name, is bool [T, N]."""
-    for name, flag in flags.items():
-        found = np.asarray(flag)
-        if found.shape != shape or found.dtype != np.bool_:
-            raise ValueError(
-                f"{name}: expected bool of the reward's shape {shape}, got {found.dtype} "
-                f"{found.shape}; convert it"
-            )
 
 
 def _check_leaves(
@@ -417,33 +418,7 @@ def _check_leaves(
             )
 
 
-def _check_bootstrap(bootstrap: Bootstrap) -> None:
-    """Raise ValueError unless all its arrays have K entries."""
-    count = np.shape(bootstrap.step)[:1]
-    for name, given in (("step", bootstrap.step), ("env", bootstrap.env)):
-        found = np.asarray(given)
-        if found.ndim != 1 or found.shape != count or found.dtype.kind not in "iu":
-            raise ValueError(
-                f"bootstrap.{name}: expected whole numbers [K], one for each open end, got "
-                f"{found.dtype} {found.shape}; convert it"
-            )
-    for part in ("observation", "state", "value"):
-        _check_leaves(f"bootstrap.{part}", getattr(bootstrap, part), count, "[K]")
-
-
-_OF_ROWS = (
-    "observation",
-    "action",
-    "reward",
-    "is_first",
-    "terminated",
-    "truncated",
-    "cut",
-    "mask",
-    "info",
-    "extras",
-    "state",
-)
+_OF_ROWS = ("observation", "action", "reward", *RowFlags._fields, "info", "extras", "state")
 _KINDS = {"extras": "extra", "state": "policy:state"}  # as the fields of a Spec begin
 
 
@@ -472,16 +447,29 @@ def join_rollouts(
                 f"{rollout.num_steps}; collect the same number in each group"
             )
     first_envs = np.cumsum([0, *(rollout.num_envs for rollout in rollouts)])
-    columns = _Columns(steps, first_envs, None if out is None else out.memory)
-    parts = [(name, [getattr(rollout, name) for rollout in rollouts]) for name in _OF_ROWS]
-    # All are checked before the first is written.
-    for name, trees in parts:
-        _map_trees(columns.prepare, name, trees)
+    memory: dict[str, np.ndarray] = {}
+    copies: list[tuple[np.ndarray, Sequence[np.ndarray]]] = []
+
+    def room(path: str, arrays: Sequence[np.ndarray]) -> np.ndarray:
+        """The array that the columns of all groups are copied to, once all are checked."""
+        shape, dtype = (steps, int(first_envs[-1]), *arrays[0].shape[2:]), arrays[0].dtype
+        kind, slash, rest = path.partition("/")
+        name = _KINDS.get(kind, kind) + slash + rest  # that of its field in the Spec
+        if out is None:
+            memory[name] = np.empty(shape, dtype)
+        else:
+            memory[name] = _checked_room(out.memory.get(name), path, shape, dtype)
+        copies.append((memory[name][:steps], arrays))
+        return memory[name][:steps]
+
+    rows = {
+        name: _joined(name, [getattr(one, name) for one in rollouts], room) for name in _OF_ROWS
+    }
     bootstrap = _bootstrap([rollout.bootstrap for rollout in rollouts], first_envs)
-    initial_state = _map_trees(
-        _concatenated, "initial_state", [rollout.initial_state for rollout in rollouts]
-    )
-    rows = {name: _map_trees(columns.filled, name, trees) for name, trees in parts}
+    states = [rollout.initial_state for rollout in rollouts]
+    initial_state = _joined("initial_state", states, lambda _, arrays: np.concatenate(arrays))
+    for target, arrays in copies:
+        np.concatenate(arrays, 1, out=target)
     return Rollout(
         **rows,
         bootstrap=bootstrap,
@@ -489,53 +477,24 @@ def join_rollouts(
         episode_returns=tuple(r for rollout in rollouts for r in rollout.episode_returns),
         episode_lengths=tuple(n for rollout in rollouts for n in rollout.episode_lengths),
         rng=rng,
-        memory=columns.memory,
+        memory=memory,
     )
 
 
-class _Columns:
-    """Arrays ``[T, N, ...]`` to which the groups' columns are copied."""
-
-    def __init__(
-        self, steps: int, first_envs: np.ndarray, old: Mapping[str, np.ndarray] | None
-    ) -> None:
-        self._steps = steps  # T
-        self._first_envs = first_envs  # [G + 1]: the first column of each group, and N
-        self._old = old  # arrays to be used again; None makes new ones
-        self.memory: dict[str, np.ndarray] = {}
-
-    def prepare(self, name: str, arrays: Sequence[np.ndarray]) -> None:
-        """Find or make the memory of an array, by its path in the rollout."""
-        shape = (int(self._first_envs[-1]), *arrays[0].shape[2:])
-        dtype = arrays[0].dtype
-        if self._old is None:
-            self.memory[_key(name)] = np.empty((self._steps, *shape), dtype)
-            return
-        found = self._old.get(_key(name))
-        if found is None or found.dtype != dtype or found.shape[1:] != shape:
-            there = "nothing" if found is None else f"{found.dtype} {found.shape}"
-            raise ValueError(
-                f"out: expected a rollout with {dtype} {(self._steps, *shape)} as {name!r}, got "
-                f"{there}; leave it out"
-            )
-        if len(found) < self._steps:
-            raise ValueError(
-                f"out: expected a rollout of {self._steps} rows, got {len(found)}; leave it out"
-            )
-        self.memory[_key(name)] = found
-
-    def filled(self, name: str, arrays: Sequence[np.ndarray]) -> np.ndarray:
-        """Copy the columns of all groups."""
-        target = self.memory[_key(name)][: self._steps]
-        for first, array in zip(self._first_envs[:-1].tolist(), arrays, strict=True):
-            target[:, first : first + array.shape[1]] = array
-        return target
-
-
-def _key(path: str) -> str:
-    """The name of an array in the memory of a rollout, which is that of its field in the Spec."""
-    kind, slash, rest = path.partition("/")
-    return _KINDS.get(kind, kind) + slash + rest
+def _checked_room(
+    found: np.ndarray | None, path: str, shape: tuple[int, ...], dtype: np.dtype[np.generic]
+) -> np.ndarray:
+    """An array of an earlier rollout that has room for such rows."""
+    if found is None or found.dtype != dtype or found.shape[1:] != shape[1:]:
+        there = "nothing" if found is None else f"{found.dtype} {found.shape}"
+        raise ValueError(
+            f"out: expected a rollout with {dtype} {shape} as {path!r}, got {there}; leave it out"
+        )
+    if len(found) < shape[0]:
+        raise ValueError(
+            f"out: expected a rollout of {shape[0]} rows, got {len(found)}; leave it out"
+        )
+    return found
 
 
 def _bootstrap(parts: Sequence[Bootstrap], first_envs: np.ndarray) -> Bootstrap:
@@ -543,10 +502,6 @@ def _bootstrap(parts: Sequence[Bootstrap], first_envs: np.ndarray) -> Bootstrap:
     step = np.concatenate([part.step for part in parts])
     env = np.concatenate([part.env + first for part, first in zip(parts, first_envs, strict=False)])
     order = np.lexsort((env, step))
-
-    def ordered(name: str, arrays: Sequence[np.ndarray]) -> np.ndarray:
-        return _concatenated(name, arrays)[order]
-
     values = [part.value for part in parts]
     asked = [part.value for part in parts if part.value is not None and len(part.step)]
     if asked:  # where nothing is open the policy is not asked, and the dtype is no one's
@@ -558,54 +513,25 @@ def _bootstrap(parts: Sequence[Bootstrap], first_envs: np.ndarray) -> Bootstrap:
         "state": [part.state for part in parts],
         "value": values,
     }
-    joined = {name: _map_trees(ordered, f"bootstrap.{name}", of) for name, of in trees.items()}
+    joined = {
+        name: _joined(f"bootstrap.{name}", of, lambda _, arrays: np.concatenate(arrays)[order])
+        for name, of in trees.items()
+    }
     return Bootstrap(step[order], env[order], **joined)
 
 
-def _concatenated(name: str, arrays: Sequence[np.ndarray]) -> np.ndarray:
-    del name
-    return np.concatenate(arrays)
-
-
 # Any: values nested in any way, as a policy's state is.
-def _map_trees(
-    function: Callable[[str, Sequence[np.ndarray]], Any], name: str, trees: Sequence[Any]
+def _joined(
+    name: str, trees: Sequence[Any], join: Callable[[str, Sequence[np.ndarray]], np.ndarray]
 ) -> Any:
-    """Apply a function to the path and the arrays of each leaf; results are nested like these."""
-    first = trees[0]
-    if first is None:
-        _check_same(name, [tree is None for tree in trees], trees)
-        return None
-    if isinstance(first, Mapping):
-        keys = [set(tree) if isinstance(tree, Mapping) else None for tree in trees]
-        _check_same(name, keys, trees)
-        return {
-            key: _map_trees(function, f"{name}/{key}", [tree[key] for tree in trees])
-            for key in first
-        }
-    if isinstance(first, tuple | list):
-        _check_same(name, [(type(tree), _length(tree)) for tree in trees], trees)
-        parts = [
-            _map_trees(function, f"{name}/{place}", part)
-            for place, part in enumerate(zip(*trees, strict=True))
-        ]
-        return type(first)(*parts) if hasattr(first, "_fields") else type(first)(parts)
+    """One value nested like those of all groups, of arrays joined by their paths."""
     # Axes that may differ between groups: open ends K or envs N, else rows T and envs N.
     leading = 1 if name.startswith(("bootstrap", "initial_state")) else 2
-    forms = [
-        (tree.dtype, tree.shape[leading:]) if isinstance(tree, np.ndarray) else None
-        for tree in trees
-    ]
-    _check_same(name, forms, trees)
-    return function(name, trees)
 
+    def form_of(leaf: np.ndarray) -> tuple[object, ...]:
+        return np.asarray(leaf).dtype, np.shape(leaf)[leading:]
 
-def _length(tree: object) -> int | None:
-    return len(tree) if isinstance(tree, tuple | list) else None
-
-
-def _check_same(name: str, forms: Sequence[object], trees: Sequence[object]) -> None:
-    """Raise ValueError where the form of a group is not that of group 0."""
+    forms = [map_tree(form_of, tree) for tree in trees]
     for group, form in enumerate(forms):
         if form != forms[0]:
             expected, got = (
@@ -620,3 +546,6 @@ def _check_same(name: str, forms: Sequence[object], trees: Sequence[object]) -> 
                 f"rollout of group {group}: expected {expected}, as in group 0, got {got}; make "
                 f"the envs and the policy of all groups alike"
             )
+    leaves = [dict(named_leaves(name, tree)) for tree in trees]
+    joined = iter([join(path, [each[path] for each in leaves]) for path in leaves[0]])
+    return map_tree(lambda _: next(joined), trees[0])

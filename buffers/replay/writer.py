@@ -50,36 +50,29 @@ class WrittenReplay(Protocol):
     @property
     def path(self) -> Path | None:
         """Folder of the store; None in RAM."""
-        ...
 
     @property
     def capacity(self) -> int | None:
         """Steps to keep at most; None keeps everything."""
-        ...
 
     @property
     def storage(self) -> Storage:
         """The storage of the chunks."""
-        ...
 
     @property
     def spec(self) -> Spec:
         """The fields of every row."""
-        ...
 
     @property
     def sessions(self) -> Sequence[Mapping[str, object]]:
         """Facts about the runs that wrote here."""
-        ...
 
     @property
     def write_lock(self) -> RLock:
         """Held where rows are stored: several threads may write."""
-        ...
 
     def add(self, chunks: Sequence[Chunk]) -> None:
         """Store chunks of episodes; when it returns they are durable."""
-        ...
 
 
 class ReplayWriter:
@@ -470,11 +463,12 @@ class ReplayWriter:
 
     def cut(self, env_ids: Sequence[int] | None = None) -> None:
         """Cut the open episodes of some envs, all when None; the next row of each is a first."""
-        for env in env_ids or ():
-            if not 0 <= env < self._num_envs:
-                raise ValueError(f"env_ids: expected 0 to {self._num_envs - 1}, got {env}")
+        envs = range(self._num_envs) if env_ids is None else np.atleast_1d(env_ids).tolist()
+        for env in envs:
+            if not is_whole(env) or not 0 <= env < self._num_envs:
+                raise ValueError(f"env_ids: expected 0 to {self._num_envs - 1}, got {env!r}")
         with self.guard:
-            self._buffer.cut(env_ids, newest=self._is_marked)
+            self._buffer.cut(envs, newest=self._is_marked)
 
     def flush(self) -> None:
         """Store all rows, but for transitions whose next observation is not known yet."""

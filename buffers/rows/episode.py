@@ -11,6 +11,7 @@ from typing import cast
 
 import numpy as np
 
+from ..base.number_checks import check_whole
 from ..base.other_names import OtherNames
 from ..spec.spec import ArrayTree, Spec, unflatten
 from .row_memory import Place
@@ -88,6 +89,7 @@ class Chunk:
 
     def split(self, max_rows: int) -> list[Chunk]:
         """The same rows in chunks of at most ``max_rows`` each."""
+        check_whole("max_rows", max_rows, 1)
         count = self.rows
         if count <= max_rows:
             return [self]

@@ -162,9 +162,6 @@ takes four times as long, a tenth of the time of a small batch."""
 ChosenLayout: TypeAlias = "str | Mapping[str, ChosenLayout] | Sequence[ChosenLayout] | None"
 """A Layout without some parts: these are missing in a mapping, and None in a sequence."""
 
-# Rewards are stored exactly as the env gave them; learners compute in float32.
-_BATCH_DTYPES = {"reward": np.dtype(np.float32)}
-
 
 class BatchFields(NamedTuple):
     """The fields of a request."""
@@ -203,11 +200,6 @@ class BatchFields(NamedTuple):
 def longest_stack(spec: Spec) -> int:
     """Frames of the longest stack of all fields: draws do not depend on the chosen fields."""
     return max((field.stack for field in spec.fields), default=1)
-
-
-def batch_dtype(field: Field) -> np.dtype[np.generic]:
-    """The dtype of a field in a batch."""
-    return _BATCH_DTYPES.get(field.name, field.numpy_dtype)
 
 
 def _picker(layout: ChosenLayout) -> Callable[[Mapping[str, np.ndarray]], Any]:
@@ -286,21 +278,6 @@ Seed: TypeAlias = "np.random.Generator | tuple[int, ...]"
 Rest: TypeAlias = "tuple[list[tuple[Copies, np.ndarray]], list[Callable[[], object]]]"
 """The work on a batch that is done without the storage's lock: the copies of large fields with
 their outputs, ``[rows, ...]`` and C-contiguous, and what is to be called when they are made."""
-
-
-def memory_of(batch: Batch | TransitionBatch, shapes: Shapes) -> Memory:
-    """The memory of an earlier batch."""
-    found = {name: (array.shape, array.dtype) for name, array in batch.memory.items()}
-    if found != shapes:
-        raise ValueError(
-            f"out: expected a batch of {_described(shapes)}, got one of {_described(found)}; pass "
-            f"a batch of the same request"
-        )
-    return dict(batch.memory)
-
-
-def _described(shapes: Shapes) -> str:
-    return ", ".join(f"{name} {dtype} {shape}" for name, (shape, dtype) in shapes.items())
 
 
 def stack_views(frames: np.ndarray, k: int, first: int, count: int) -> np.ndarray:

@@ -238,8 +238,6 @@ class ThreadShare:
         # four
         threads: int | None,
     ) -> None:
-        if threads is not None and threads < 1:
-            raise ValueError(f"threads: expected a whole number >= 1 or None, got {threads}")
         self._threads = min(_MOST_BY_DEFAULT, _cores()) if threads is None else threads
         self._pool: ThreadPoolExecutor | None = None
         self._process = 0

@@ -10,14 +10,7 @@ from ..base import untrusted_json
 from ..base.errors import NotEnoughData
 from ..storage.chunk_index import ChunkIndex
 from ..storage.episode_filter import EpisodeFilter
-from ..storage.item_counts import (
-    EpisodeTails,
-    ItemCounts,
-    ItemKind,
-    Shares,
-    WholeEpisodes,
-    Windows,
-)
+from ..storage.item_counts import EpisodeTails, ItemCounts, ItemKind, Shares, WholeEpisodes, Windows
 
 _TRIES = 8
 CountedDraw: TypeAlias = Literal["steps", "distinct", "episodes", "ends", "recent", "wholes"]
@@ -97,7 +90,13 @@ def draw_items(
     rng: np.random.Generator,
 ) -> Drawn:
     """Draw items by one of the stateless modes."""
-    kind = _drawn_kind(kinds, draw)
+    # The kind of items of which each, or with "recent" each pair, is equally likely.
+    kind: ItemKind | None = kinds.every
+    if draw == "ends":
+        kind = kinds.ends
+    elif draw in ("episodes", "wholes"):
+        kind = kinds.wholes
+    assert kind is not None, "a request across episodes cannot be drawn so"
     items = index.items(kind, chosen)
     total = items.total
     if total == 0:
@@ -116,23 +115,6 @@ def draw_items(
         stop = records["first_row"] + records["rows"] - kinds.every.length
         return Drawn(chunk, rng.integers(start, stop + 1))
     return Drawn(chunk, start, kind is kinds.every)
-
-
-def _drawn_kind(kinds: ItemKinds, draw: CountedDraw) -> ItemKind:
-    """The kind of items of which each, or with "recent" each pair, is equally likely."""
-    kind: ItemKind | None = kinds.every
-    if draw == "ends":
-        kind = kinds.ends
-    elif draw in ("episodes", "wholes"):
-        kind = kinds.wholes
-    elif draw not in ("steps", "distinct", "recent"):
-        raise ValueError(f"draw={draw!r}: expected a mode with a draw of its own, got none of it")
-    if kind is None:
-        raise ValueError(
-            f'draw={draw!r}: expected sequences that lie in one episode, got borders="cross"; draw '
-            f'"steps" or "recent", or leave borders out'
-        )
-    return kind
 
 
 def _uniform(rng: np.random.Generator, total: int, count: int) -> np.ndarray:

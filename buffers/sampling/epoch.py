@@ -10,13 +10,8 @@ import numpy as np
 
 from ..base.errors import not_copied
 from ..base.number_checks import check_whole, is_whole
-from .requests import (
-    BatchRequest,
-    BatchT,
-    Episodes,
-    Request,
-    require_request,
-)
+from ..base.untrusted_json import whole
+from .requests import BatchRequest, BatchT, Episodes, Request, require_request
 from .sampler import Sampler
 
 
@@ -155,6 +150,7 @@ class Epoch(Generic[BatchT]):
             "total": self._total,
             "seed": self._seed,
             "shard": list(self._shard),
+            "shuffle": self._shuffle,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -164,13 +160,14 @@ class Epoch(Generic[BatchT]):
             ValueError: The state is that of other data, another share or another order.
         """
         mine = self.state_dict()
-        for name in ("total", "seed", "shard"):
-            if state[name] != mine[name]:
+        told = {"shuffle": self._shuffle, **state}  # earlier versions do not tell it
+        for name in ("total", "seed", "shard", "shuffle"):
+            if told.get(name) != mine[name]:
                 raise ValueError(
-                    f"state: expected {name} {mine[name]}, got {state[name]}; load it into an "
+                    f"state: expected {name} {mine[name]}, got {told.get(name)}; load it into an "
                     f"epoch of the same data with the same arguments"
                 )
-        self._pass, self._done = state["pass"], state["done"]
+        self._pass, self._done = (whole(told.get(name), name) for name in ("pass", "done"))
 
     def _begin(self) -> None:
         """Take a snapshot of the stored items where a pass begins."""

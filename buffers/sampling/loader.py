@@ -23,7 +23,7 @@ from typing import (
 
 from ..base.errors import not_copied
 from ..base.number_checks import whole_number
-from .tensors import ToTensors
+from .tensors import ToTensors, converter
 
 BatchT = TypeVar("BatchT")
 
@@ -92,10 +92,6 @@ class Loader(Generic[BatchT]):
     ) -> None:
         prefetch = whole_number("prefetch", prefetch, 1)
         threads = whole_number("threads", threads, 1)
-        if to not in ("numpy", "torch"):
-            raise ValueError(f"to: expected 'numpy' or 'torch', got {to!r}")
-        if to == "numpy" and (device is not None or pin_memory):
-            raise ValueError("device and pin_memory: expected to='torch' with them, got to='numpy'")
         if not (callable(source) or isinstance(source, Iterable)):
             raise ValueError(f"source: expected a function or an iterable, got {source!r}")
         if reuse and isinstance(source, Iterable):
@@ -104,7 +100,7 @@ class Loader(Generic[BatchT]):
                 "makes its own; leave it out"
             )
         self._options = f"prefetch={prefetch}, threads={threads}, to={to!r}, reuse={reuse}"
-        self._convert = ToTensors(device, pin_memory) if to == "torch" else None
+        self._convert = converter(to, device, pin_memory)
         self._feed: _Feed[BatchT] = _Feed(source, prefetch, threads, self._convert, reuse)
         # The threads only refer to the feed, so that an unused loader is garbage collected.
         self._finalizer = weakref.finalize(self, self._feed.stop)
@@ -224,7 +220,11 @@ class _Feed(Generic[BatchT]):
     def take(self) -> _Outcome:
         """Wait for the next outcome; ValueError if the feed was stopped, RuntimeError in a fork."""
         self.start()
-        self._check_process()
+        if self._process != os.getpid():
+            raise RuntimeError(
+                f"the loader's threads run in process {self._process}, which was forked: expected "
+                f"to be used there, got process {os.getpid()}; make a loader in each process"
+            )
         with self._changed:
             if self._lent is not None:
                 self._spare.append(self._lent)
@@ -267,13 +267,6 @@ class _Feed(Generic[BatchT]):
                     thread.join()
         atexit.unregister(self.end)
 
-    def _check_process(self) -> None:
-        if self._process != os.getpid():
-            raise RuntimeError(
-                f"the loader's threads run in process {self._process}, which was forked: expected "
-                f"to be used there, got process {os.getpid()}; make a loader in each process"
-            )
-
     def _work(self) -> None:
         while self._produce_one():
             pass
@@ -298,7 +291,9 @@ class _Feed(Generic[BatchT]):
                 prepared = batch if self._prepare is None else self._prepare(batch)
                 memory = batch if self._reuses and not self._copies else None
                 outcome = _Outcome(prepared, state=state, memory=memory)
-                self._take_back(batch)
+                if self._copies and not self._is_iterable:  # the caller gets a copy
+                    with self._changed:
+                        self._spare.append(batch)
         except BaseException as error:
             outcome = _Outcome(error=error)
         return self._deliver(number, outcome)
@@ -318,28 +313,19 @@ class _Feed(Generic[BatchT]):
         return self._is_stopped or self._is_ending
 
     def _draw(self, out: BatchT | None) -> BatchT:
-        if self._iterator is not None:
-            return self._next(self._iterator)
-        try:
-            return cast("Callable[[BatchT | None], BatchT]", self._source)(out)
-        except StopIteration as error:  # it would end the caller's loop as if all were well
-            raise RuntimeError("the loader's source raised StopIteration") from error
-
-    def _next(self, iterator: Iterator[BatchT]) -> BatchT:
-        """The iterator's next batch, or `_END`, after which it is not called again."""
+        """The source's next batch, or `_END`, after which an iterator is not called again."""
+        if self._iterator is None:
+            try:
+                return cast("Callable[[BatchT | None], BatchT]", self._source)(out)
+            except StopIteration as error:  # it would end the caller's loop as if all were well
+                raise RuntimeError("the loader's source raised StopIteration") from error
         batch = _END
         try:
-            batch = next(iterator, _END)
+            batch = next(self._iterator, _END)
         finally:
             if batch is _END:
                 self._is_ending = True
         return cast("BatchT", batch)
-
-    def _take_back(self, batch: BatchT) -> None:
-        """Draw into reused memory, and copy the batch for the caller."""
-        if self._copies and not self._is_iterable:
-            with self._changed:
-                self._spare.append(batch)
 
     def _deliver(self, number: int, outcome: _Outcome) -> bool:
         is_last = outcome.error is not None or outcome.batch is _END

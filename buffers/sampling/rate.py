@@ -114,8 +114,9 @@ class ReplayRatio:
             start, steps = state["start"], state["steps"]
             start = None if start is None else whole_number("start", start, 0)
             steps = None if steps is None else whole_number("steps", steps, 0)
-            owed = Fraction(str(state["owed"]))
-        except (KeyError, ValueError) as error:
+            # Not from decimals: a short text may have a large exponent.
+            owed = Fraction(*map(int, str(state["owed"]).split("/", 1)))
+        except (KeyError, ValueError, ZeroDivisionError) as error:
             raise ValueError(
                 f"state: expected one of ReplayRatio.state_dict, got {dict(state)}; save a new one"
             ) from error
@@ -129,7 +130,8 @@ def simplest_fraction(name: str, value: float | Fraction) -> Fraction:
     if isinstance(value, Fraction):
         exact = value
     elif isinstance(value, numbers.Real) and math.isfinite(value):
-        exact = Fraction(value).limit_denominator(_MAX_DENOMINATOR)
+        number = value if isinstance(value, numbers.Rational) else float(value)
+        exact = Fraction(number).limit_denominator(_MAX_DENOMINATOR)
         if float(exact) != value:
             exact = Fraction(repr(float(value)))
     else:

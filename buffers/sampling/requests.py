@@ -231,14 +231,27 @@ def check_new_priority(priority: float | None) -> None:
         )
 
 
-def check_sequences(request: Sequences) -> None:
+def check_request(request: Request) -> None:
     """Refuse a request that is invalid for any data."""
     check_whole("batch_size", request.batch_size, 1)
+    if not isinstance(request, Transitions):
+        _check_one_of("align", request.align, get_args(Align))
+    if not isinstance(request, Episodes):
+        _check_draw(request.draw, request.beta, request.where)
+    if isinstance(request, Sequences):
+        _check_sequences(request)
+    elif isinstance(request, Transitions):
+        check_whole("n_step", request.n_step, 1)
+        if not (_is_number(request.gamma) and 0 <= request.gamma <= 1):
+            raise ValueError(f"gamma: expected a number from 0 to 1, got {request.gamma!r}")
+        if request.relabel is not None:
+            _check_hindsight(request.relabel)
+
+
+def _check_sequences(request: Sequences) -> None:
     check_whole("length", request.length, 1)
     check_whole("burn_in", request.burn_in, 0)
     _check_one_of("borders", request.borders, get_args(Borders))
-    _check_one_of("align", request.align, get_args(Align))
-    _check_draw(request.draw, request.beta, request.where)
     if request.borders == "cross":
         if request.draw in ("episodes", "ends"):
             raise ValueError(
@@ -257,17 +270,6 @@ def check_sequences(request: Sequences) -> None:
         )
 
 
-def check_transitions(request: Transitions) -> None:
-    """Refuse a request that is invalid for any data."""
-    check_whole("batch_size", request.batch_size, 1)
-    check_whole("n_step", request.n_step, 1)
-    _check_draw(request.draw, request.beta, request.where)
-    if not (_is_number(request.gamma) and 0 <= request.gamma <= 1):
-        raise ValueError(f"gamma: expected a number from 0 to 1, got {request.gamma!r}")
-    if request.relabel is not None:
-        _check_hindsight(request.relabel)
-
-
 def require_request(request: object, others: Mapping[str, object] | None = None) -> None:
     """Refuse an object that is not a request; ``others`` are keywords that were given."""
     if not isinstance(request, Sequences | Transitions | Episodes):
@@ -276,12 +278,6 @@ def require_request(request: object, others: Mapping[str, object] | None = None)
             f"{', '.join(others or [type(request).__name__])}; "
             f"sample(32) of other libraries is sample_transitions(32)"
         )
-
-
-def check_episodes(request: Episodes) -> None:
-    """Refuse a request that is invalid for any data."""
-    check_whole("batch_size", request.batch_size, 1)
-    _check_one_of("align", request.align, get_args(Align))
 
 
 def _check_draw(draw: str, beta: float, where: Where | None) -> None:

@@ -82,15 +82,14 @@ class RowReader:
         self.share = ThreadShare(threads)
         self._index = storage.index
         self._extent: tuple[int, int, int, int] | None = None
-        self._generation: int
-        self._base: int
-        self._table: np.ndarray
-        self._columns: dict[str, np.ndarray]
-        self._chunks: int
-        self._next_slot: int
-        self._size: int
-        self._small: frozenset[str]
         self._forget(storage.generation, self._index.base)
+
+    def _forget(self, generation: int, base: int) -> None:
+        self._generation, self._base = generation, base
+        self._table: np.ndarray = np.zeros((0, 8), np.int64)
+        self._columns: dict[str, np.ndarray] = {}
+        self._chunks = self._next_slot = self._size = 0
+        self._small = frozenset(field.name for _, field in self._of_small)
 
     @property
     def nbytes(self) -> int:
@@ -436,13 +435,6 @@ class RowReader:
             old = column[first:][: self._size]
             moved[: len(old)] = old
             self._columns[name] = moved
-
-    def _forget(self, generation: int, base: int) -> None:
-        self._generation, self._base = generation, base
-        self._table = np.zeros((0, 8), np.int64)
-        self._columns = {}
-        self._chunks = self._next_slot = self._size = 0
-        self._small = frozenset(field.name for _, field in self._of_small)
 
 
 def _segments_in(room: np.ndarray, count: int, runs: int) -> Segments:

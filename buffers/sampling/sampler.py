@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 import numpy as np
 from numpy.random import Generator
@@ -17,25 +17,12 @@ from ..base.optional_libraries import tell_jax
 from ..rows.episode import End, Episode
 from ..rows.row_memory import SpareMemory
 from ..storage.chunk_index import ChunkIndex
-from ..storage.episode_filter import (
-    EpisodeFilter,
-    Where,
-    check_where,
-    identity_of,
-)
+from ..storage.episode_filter import EpisodeFilter, Where, check_where, identity_of
 from ..storage.field_locator import DamagedChunk, RowCopier
 from ..storage.item_counts import ItemCounts, Windows, first_start
 from ..storage.joined import JoinedStorage
 from ..storage.protocol import Storage
-from .batch import (
-    Batch,
-    Memory,
-    Rest,
-    Seed,
-    Shapes,
-    TransitionBatch,
-    memory_of,
-)
+from .batch import Batch, Memory, Seed, Shapes, TransitionBatch
 from .draws import Drawn, ItemKinds, NewestQueue, draw_items
 from .priorities import PriorityIndex
 from .requests import (
@@ -45,6 +32,7 @@ from .requests import (
     Request,
     Sequences,
     Transitions,
+    check_request,
     require_request,
 )
 from .row_reader import RowReader
@@ -52,6 +40,7 @@ from .sequences import EpisodeSampler, SequenceSampler
 from .transitions import TransitionSampler
 
 AnyBatch: TypeAlias = Batch | TransitionBatch
+_Maker: TypeAlias = SequenceSampler | TransitionSampler | EpisodeSampler
 ResultT = TypeVar("ResultT")
 _Choice: TypeAlias = tuple[Drawn, np.ndarray, Drawn | None]
 """Items for a batch, their weights [B] float32, and those that `NewestQueue.next` returned."""
@@ -72,24 +61,6 @@ class EpochSnapshot(NamedTuple):
     items: ItemCounts
     generation: int  # of the storage, and so of the positions
     losses: int  # counted by the index
-
-
-class _Maker(Protocol):
-    """Makes batches for one request."""
-
-    def kinds(self, stride: int = 1) -> ItemKinds: ...
-
-    def shapes(self, count: int) -> Shapes: ...
-
-    def make(
-        self,
-        reader: RowReader,
-        index: ChunkIndex,
-        drawn: Drawn,
-        weights: np.ndarray,
-        memory: Memory,
-        seed: Seed,
-    ) -> tuple[AnyBatch, Rest]: ...
 
 
 class Sampler:
@@ -145,9 +116,11 @@ class Sampler:
         kinds = self._maker(request).kinds()
         kind = kinds.wholes if isinstance(request, Episodes) else kinds.every
         assert kind is not None
-        with self._storage.lock:
-            chosen = self._filters.chosen(request.where)
-            return self._storage.index.items(kind, chosen).total
+
+        def find() -> int:
+            return self._storage.index.items(kind, self._filters.chosen(request.where)).total
+
+        return self._locked(find)
 
     def check(self, request: BatchRequest[BatchT]) -> None:
         """Refuse an invalid request."""
@@ -213,9 +186,7 @@ class Sampler:
 
     def episodes(self, where: Where | None) -> Iterator[Episode]:
         """The episodes stored now, in the order in which they began."""
-        chosen = self._locked(lambda: self._filters.chosen(where))
-        with self._storage.lock:
-            return self._episode_reader.episodes(chosen)
+        return self._locked(lambda: self._episode_reader.episodes(self._filters.chosen(where)))
 
     def episode(self, number: int, first_row: int | None) -> Episode:
         """See `SequenceReplayBuffer.episode`."""
@@ -428,7 +399,17 @@ def _memory_of(request: Request, shapes: Shapes, out: object) -> Memory:
         raise ValueError(
             "out: expected None for whole episodes, whose lengths differ, got a batch; leave it out"
         )
-    return memory_of(out, shapes)
+    found = {name: (array.shape, array.dtype) for name, array in out.memory.items()}
+    if found != shapes:
+        expected, got = (
+            ", ".join(f"{name} {dtype} {shape}" for name, (shape, dtype) in each.items())
+            for each in (shapes, found)
+        )
+        raise ValueError(
+            f"out: expected a batch of {expected}, got one of {got}; pass a batch of the same "
+            f"request"
+        )
+    return dict(out.memory)
 
 
 def _any_episode(metadata: Mapping[str, object]) -> bool:
@@ -444,6 +425,7 @@ def _with_tuples(request: Request) -> Request:
 
 
 def _new_maker(request: Request, storage: Storage) -> _Maker:
+    check_request(request)
     if isinstance(request, Episodes):
         return EpisodeSampler(request, storage.spec)
     if isinstance(storage, JoinedStorage) and request.draw in ("newest", "priorities"):

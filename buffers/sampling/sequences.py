@@ -19,30 +19,16 @@ from .batch import (
     Rest,
     Seed,
     Shapes,
-    batch_dtype,
     longest_stack,
     padding_before,
     stack_copies,
     stack_views,
 )
 from .draws import Drawn, ItemKinds
-from .requests import (
-    Borders,
-    Episodes,
-    Sequences,
-    check_episodes,
-    check_sequences,
-)
-from .row_reader import (
-    FIRST_ROW,
-    LAST,
-    ROW_ID,
-    SLOT,
-    RowReader,
-    Segments,
-    spread,
-)
+from .requests import Borders, Episodes, Sequences
+from .row_reader import FIRST_ROW, LAST, ROW_ID, SLOT, RowReader, Segments, spread
 
+_FLOAT32 = np.dtype(np.float32)
 _FLAGS = 6  # is_first, is_last, terminated, truncated, cut, mask
 
 
@@ -50,7 +36,6 @@ class SequenceSampler:
     """Makes batches for one request."""
 
     def __init__(self, request: Sequences, spec: Spec) -> None:
-        check_sequences(request)
         if request.stack and all(field.stack == 1 for field in spec.fields):
             raise ValueError(
                 "stack=True: expected an env that stacks frames, got one that does not; "
@@ -93,7 +78,8 @@ class SequenceSampler:
             # Time first, but for frames, of which stacks are views.
             is_turned = self._request.time_major and not self._is_stacked(field)
             first = (rows, count) if is_turned else (count, rows + more)
-            dtype = batch_dtype(field)
+            # Rewards are stored exactly as the env gave them; learners compute in float32.
+            dtype = _FLOAT32 if field.name == "reward" else field.numpy_dtype
             shapes[field.name] = ((*first, *field.shape), dtype)
             if more and not self._are_views:
                 shapes["stacks of " + field.name] = ((count, rows, *field.source_shape), dtype)
@@ -384,7 +370,6 @@ class EpisodeSampler:
     """Makes batches for one request."""
 
     def __init__(self, request: Episodes, spec: Spec) -> None:
-        check_episodes(request)
         self._request = request
         self._spec = spec
         self._shift = int(request.align == "transition")

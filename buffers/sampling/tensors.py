@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import copy
-import importlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from ..base.number_checks import check_choice
+from ..base.optional_libraries import load_library
 
 DTYPES = frozenset(  # of torch and of JAX
     "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 float32 float64 complex64 "
@@ -78,7 +80,12 @@ class ToTensors:
         tensors = prepared.tensors
         if self._is_pinned and self._device is not None:
             tensors = [tensor.to(self._device, non_blocking=True) for tensor in tensors]
-        return _filled(prepared.tree, tensors)
+
+        def tensor_of(view: _View, path: str) -> Any:
+            tensor = tensors[view.tensor]
+            return tensor if view.place is None else tensor.as_strided(*view.place)
+
+        return mapped(prepared.tree, "", tensor_of, leaf=_View)
 
     def _moved(self, tensor: Any) -> Any:
         if self._is_pinned:
@@ -94,9 +101,11 @@ class _Owners:
         self.arrays: list[np.ndarray] = []
         self._numbers: dict[int, int] = {}
         self._shown: dict[int, int] = {}
-        for array in _arrays(batch):
-            owner = id(_owner(array))
-            self._shown[owner] = self._shown.get(owner, 0) + array.nbytes
+        mapped(batch, "", self._note)
+
+    def _note(self, array: np.ndarray, path: str) -> None:
+        owner = id(_owner(array))
+        self._shown[owner] = self._shown.get(owner, 0) + array.nbytes
 
     def view(self, array: np.ndarray, path: str) -> _View:
         """Locate an array in `arrays`."""
@@ -123,17 +132,20 @@ class _Owners:
         return number
 
 
+def converter(to: str, device: object, pin_memory: bool = False) -> ToTensors | None:
+    """The converter of batches to tensors; None where arrays are wanted."""
+    check_choice("to", to, ("numpy", "torch"))
+    for name, given, usual in (("device", device, None), ("pin_memory", bool(pin_memory), False)):
+        if to == "numpy" and given is not usual:
+            raise ValueError(
+                f"{name}: expected {usual}, or to='torch' with it, got to='numpy' and {given!r}"
+            )
+    return ToTensors(device, pin_memory) if to == "torch" else None
+
+
 def load_torch(wanted_for: str) -> ModuleType:
     """Import PyTorch."""
-    try:
-        return importlib.import_module("torch")
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise ImportError(
-            f"{wanted_for} needs PyTorch, which is not installed: pip install 'stepwell[torch]'",
-            name="torch",
-        ) from error
+    return load_library("torch", wanted_for, install="'stepwell[torch]'")
 
 
 def _device(torch: ModuleType, wanted: object) -> Any:
@@ -156,56 +168,32 @@ def _check_cuda(torch: ModuleType, argument: str) -> None:
         raise ValueError(f"{argument}: expected a CUDA device, torch finds none; leave it out")
 
 
-def _arrays(value: object) -> Iterator[np.ndarray]:
-    found: list[np.ndarray] = []
-
-    def note(array: np.ndarray, path: str) -> None:
-        found.append(array)
-
-    mapped(value, "", note)
-    return iter(found)
-
-
 def mapped(
     value: Any,
     path: str,
-    convert: Callable[[np.ndarray, str], object],
+    convert: Callable[[Any, str], object],
     left: Collection[str] = (),  # fields of a batch that stay as they are
+    leaf: type = np.ndarray,
 ) -> Any:
-    """Replace each array of a batch, or of a part of it."""
-    if isinstance(value, np.ndarray):
+    """Replace each array, or other leaf, of a batch or of a part of it."""
+    if isinstance(value, leaf):
         return convert(value, path)
-    if isinstance(value, Mapping):
-        return {key: mapped(part, f"{path}/{key}", convert, left) for key, part in value.items()}
-    if isinstance(value, tuple | list):
-        parts = [mapped(part, f"{path}/{i}", convert, left) for i, part in enumerate(value)]
-        return _like(value, parts)
+    if isinstance(value, (tuple, list)):
+        parts = [mapped(part, f"{path}/{i}", convert, left, leaf) for i, part in enumerate(value)]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    if isinstance(value, (dict, Mapping)):  # a dict is told sooner
+        return {
+            key: mapped(part, f"{path}/{key}", convert, left, leaf) for key, part in value.items()
+        }
     if is_dataclass(value) and not isinstance(value, type):
         changes = {
             field.name: {}
             if field.name == _NOT_FOR_TENSORS
             else mapped(
-                getattr(value, field.name), f"{path}/{field.name}".strip("/"), convert, left
+                getattr(value, field.name), f"{path}/{field.name}".strip("/"), convert, left, leaf
             )
             for field in fields(value)
             if field.name not in left
-        }
-        return _changed(value, changes)
-    return value
-
-
-def _filled(value: Any, tensors: list[Any]) -> Any:
-    """Replace each view of a mapped batch, or of a part of it, by its tensor."""
-    if isinstance(value, _View):
-        tensor = tensors[value.tensor]
-        return tensor if value.place is None else tensor.as_strided(*value.place)
-    if isinstance(value, dict):
-        return {key: _filled(part, tensors) for key, part in value.items()}
-    if isinstance(value, tuple | list):
-        return _like(value, [_filled(part, tensors) for part in value])
-    if is_dataclass(value) and not isinstance(value, type):
-        changes = {
-            field.name: _filled(getattr(value, field.name), tensors) for field in fields(value)
         }
         return _changed(value, changes)
     return value
@@ -225,11 +213,6 @@ def _changed(value: Any, changes: Mapping[str, Any]) -> Any:
 @cache
 def _takes_all_fields(kind: Any) -> bool:
     return all(field.init for field in fields(kind))
-
-
-def _like(value: Any, parts: list[Any]) -> Any:
-    """Return the parts as a tuple, named tuple or list, like the value."""
-    return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
 
 
 def _owner(array: np.ndarray) -> np.ndarray:

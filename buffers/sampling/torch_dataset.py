@@ -7,15 +7,16 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from ..base.number_checks import check_whole
 from ..storage.protocol import Storage
 from .epoch import Epoch, check_shard
-from .requests import BatchRequest, BatchT, Episodes, Request
+from .requests import BatchRequest, BatchT, Episodes, Request, check_request, require_request
 from .tensors import ToTensors, load_torch
 
 _MAX_WORKERS = 1024
@@ -62,115 +63,8 @@ def torch_dataset(
     # Every worker of every shard has its own generator, seeded with the seed and the numbers of
     # shard, worker and pass: passes differ, and a second run of the program draws the same batches.
     dataset_class = _dataset_class()
-    _check(request, seed, epoch, shard, stride)
-    plan = _Plan(request, seed, epoch, shard, stride, replay.steps, len(replay))
-    return dataset_class(_Draws(replay, reopen, plan))
-
-
-class _Plan(NamedTuple):
-    """The request with its options, and the numbers of steps when the dataset was made."""
-
-    request: Request
-    seed: int
-    epoch: bool
-    shard: tuple[int, int]
-    stride: int
-    steps: int
-    stored_steps: int
-
-
-class _Draws:
-    """Makes the batches of a worker, in any process."""
-
-    def __init__(
-        self,
-        replay: _Replay,
-        reopen: _Reopen | None,  # opens its folder in another process; None where it has none
-        plan: _Plan,  # the request and its options
-    ) -> None:
-        self._replay: _Replay | None = replay
-        self._process = os.getpid()
-        self._reopen = reopen
-        self._plan = plan
-        torch = load_torch("torch_dataset")
-        # Workers start and end with each pass, so their counters are in shared memory.
-        self._passes = torch.zeros(_MAX_WORKERS, dtype=torch.int64).share_memory_()
-
-    def __getstate__(self) -> dict[str, Any]:
-        if self._reopen is None:
-            # A TypeError would make DataLoader emit an unrelated warning first.
-            raise ValueError(
-                "a replay in RAM cannot be sent to another process: expected one with a folder; "
-                "give SequenceReplayBuffer a path, or DataLoader multiprocessing_context='fork', "
-                "or use replay.loader"
-            )
-        return {**self.__dict__, "_replay": None, "_process": 0}
-
-    def batches(self, worker: int, workers: int) -> Iterator[Any]:
-        """Begin a pass of one of the workers."""
-        slot = worker % _MAX_WORKERS
-        number = int(self._passes[slot])
-        self._passes[slot] += 1  # now: perhaps no batch is ever taken
-        make = self._epoch if self._plan.epoch else self._endless
-        return make(worker, workers, number)
-
-    def _endless(self, worker: int, workers: int, number: int) -> Iterator[Any]:
-        plan, to_tensors = self._plan, ToTensors()
-        rng = np.random.default_rng([plan.seed, plan.shard[0], worker, number])
-        with self._opened() as replay:
-            follows = replay is not self._replay
-            looked = time.monotonic()
-            while True:
-                if follows and time.monotonic() - looked >= _SECONDS_BETWEEN_LOOKS:
-                    replay.refresh()
-                    looked = time.monotonic()
-                yield to_tensors(replay.sample(plan.request, rng=rng))
-
-    def _epoch(self, worker: int, workers: int, number: int) -> Iterator[Any]:
-        plan, to_tensors = self._plan, ToTensors()
-        rank, ranks = plan.shard
-        with self._opened() as replay:
-            self._check_unchanged(replay)
-            epoch = replay.epoch(
-                plan.request,
-                stride=plan.stride,
-                seed=plan.seed,
-                shard=(rank + ranks * worker, ranks * workers),
-            )
-            epoch.load_state_dict({**epoch.state_dict(), "pass": number})
-            for batch in epoch:
-                yield to_tensors(batch)
-
-    def _opened(self) -> AbstractContextManager[_Replay]:
-        """The replay in this process: the same object, reopened stores, or the forked copy."""
-        if self._replay is not None and self._process == os.getpid():
-            return nullcontext(self._replay)
-        if self._reopen is not None:
-            return self._reopen()
-        assert self._replay is not None
-        lock = self._replay.storage.lock
-        if not lock.acquire(blocking=False):  # by a thread that is not in this process
-            raise RuntimeError(
-                "the replay was being used by another thread when this worker was forked: expected "
-                "it to be unused; begin the pass while no thread writes or draws, or give the "
-                "replay a folder"
-            )
-        lock.release()
-        return nullcontext(self._replay)
-
-    def _check_unchanged(self, replay: _Replay) -> None:
-        """Refuse a replay that has changed: all workers must divide the same items."""
-        there, then = (replay.steps, len(replay)), (self._plan.steps, self._plan.stored_steps)
-        if there != then:
-            raise ValueError(
-                f"the replay has changed since the dataset was made: expected {then[1]:,} of "
-                f"{then[0]:,} steps stored, got {there[1]:,} of {there[0]:,}; make a new "
-                f"dataset when no process writes"
-            )
-
-
-def _check(request: Request, seed: int, epoch: bool, shard: tuple[int, int], stride: int) -> None:
-    """Refuse invalid arguments."""
+    require_request(request)
+    check_request(request)
     draw = "episodes" if isinstance(request, Episodes) else request.draw
     if draw in ("newest", "priorities") and not epoch:
         raise ValueError(
@@ -182,6 +76,100 @@ def _check(request: Request, seed: int, epoch: bool, shard: tuple[int, int], str
     check_whole("seed", seed, 0)
     if stride != 1 and not epoch:
         raise ValueError(f"stride: expected 1 without epoch=True, got {stride}; leave it out")
+    return dataset_class(_Draws(replay, reopen, request, seed, epoch, shard, stride))
+
+
+@dataclass(eq=False)
+class _Draws:
+    """Makes the batches of a worker, in any process."""
+
+    replay: _Replay | None
+    reopen: _Reopen | None  # opens its folder in another process; None where it has none
+    request: Request
+    seed: int
+    epoch: bool
+    shard: tuple[int, int]
+    stride: int
+
+    def __post_init__(self) -> None:
+        assert self.replay is not None
+        self._process = os.getpid()
+        self._counts = self.replay.steps, len(self.replay)  # when the dataset was made
+        torch = load_torch("torch_dataset")
+        # Workers start and end with each pass, so their counters are in shared memory.
+        self._passes = torch.zeros(_MAX_WORKERS, dtype=torch.int64).share_memory_()
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self.reopen is None:
+            # A TypeError would make DataLoader emit an unrelated warning first.
+            raise ValueError(
+                "a replay in RAM cannot be sent to another process: expected one with a folder; "
+                "give SequenceReplayBuffer a path, or DataLoader multiprocessing_context='fork', "
+                "or use replay.loader"
+            )
+        return {**self.__dict__, "replay": None, "_process": 0}
+
+    def batches(self, worker: int, workers: int) -> Iterator[Any]:
+        """Begin a pass of one of the workers."""
+        slot = worker % _MAX_WORKERS
+        number = int(self._passes[slot])
+        self._passes[slot] += 1  # now: perhaps no batch is ever taken
+        make = self._epoch if self.epoch else self._endless
+        return make(worker, workers, number)
+
+    def _endless(self, worker: int, workers: int, number: int) -> Iterator[Any]:
+        to_tensors = ToTensors()
+        rng = np.random.default_rng([self.seed, self.shard[0], worker, number])
+        with self._opened() as replay:
+            follows = replay is not self.replay
+            looked = time.monotonic()
+            while True:
+                if follows and time.monotonic() - looked >= _SECONDS_BETWEEN_LOOKS:
+                    replay.refresh()
+                    looked = time.monotonic()
+                yield to_tensors(replay.sample(self.request, rng=rng))
+
+    def _epoch(self, worker: int, workers: int, number: int) -> Iterator[Any]:
+        to_tensors = ToTensors()
+        rank, ranks = self.shard
+        with self._opened() as replay:
+            self._check_unchanged(replay)
+            epoch = replay.epoch(
+                self.request,
+                stride=self.stride,
+                seed=self.seed,
+                shard=(rank + ranks * worker, ranks * workers),
+            )
+            epoch.load_state_dict({**epoch.state_dict(), "pass": number})
+            for batch in epoch:
+                yield to_tensors(batch)
+
+    def _opened(self) -> AbstractContextManager[_Replay]:
+        """The replay in this process: the same object, reopened stores, or the forked copy."""
+        if self.replay is not None and self._process == os.getpid():
+            return nullcontext(self.replay)
+        if self.reopen is not None:
+            return self.reopen()
+        assert self.replay is not None
+        lock = self.replay.storage.lock
+        if not lock.acquire(blocking=False):  # by a thread that is not in this process
+            raise RuntimeError(
+                "the replay was being used by another thread when this worker was forked: expected "
+                "it to be unused; begin the pass while no thread writes or draws, or give the "
+                "replay a folder"
+            )
+        lock.release()
+        return nullcontext(self.replay)
+
+    def _check_unchanged(self, replay: _Replay) -> None:
+        """Refuse a replay that has changed: all workers must divide the same items."""
+        there, then = (replay.steps, len(replay)), self._counts
+        if there != then:
+            raise ValueError(
+                f"the replay has changed since the dataset was made: expected {then[1]:,} of "
+                f"{then[0]:,} steps stored, got {there[1]:,} of {there[0]:,}; make a new "
+                f"dataset when no process writes"
+            )
 
 
 @cache

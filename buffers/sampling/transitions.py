@@ -28,16 +28,8 @@ from .batch import (
 )
 from .draws import Drawn, ItemKinds
 from .hindsight import Relabeller, Steps
-from .requests import Transitions, check_transitions
-from .row_reader import (
-    FIRST_ROW,
-    LAST,
-    PREVIOUS,
-    ROW_ID,
-    SLOT,
-    RowReader,
-    Segments,
-)
+from .requests import Transitions
+from .row_reader import FIRST_ROW, LAST, PREVIOUS, ROW_ID, SLOT, RowReader, Segments
 
 _TERMINATED, _TRUNCATED = int(End.TERMINATED), int(End.TRUNCATED)
 
@@ -73,7 +65,6 @@ class TransitionSampler:
     """Makes batches for one request."""
 
     def __init__(self, request: Transitions, spec: Spec) -> None:
-        check_transitions(request)
         self._n_step = n = request.n_step
         fields = self._fields = BatchFields.of(spec, request.fields)
         observed = [f for f in fields.chosen if f.kind == "observation"]

@@ -87,64 +87,17 @@ _OTHER_NAMES = {name: right for right, names in _MEANT.items() for name in names
 
 
 if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
-    _HOMES = {
-        "buffers": [
-            "AgentReplay",
-            "Batch",
-            "Episode",
-            "Episodes",
-            "Hindsight",
-            "NotEnoughData",
-            "ReplayRatio",
-            "Rollout",
-            "SampleLimiter",
-            "SequenceReplayBuffer",
-            "Sequences",
-            "Spec",
-            "StepwellError",
-            "TransitionBatch",
-            "Transitions",
-            "bridges",
-            "buffers",
-            "per_agent",
-        ],
-        "collectors": [
-            "CollectReport",
-            "Collector",
-            "EpsilonGreedy",
-            "Evaluation",
-            "Folders",
-            "GaussianNoise",
-            "LocalCollector",
-            "RandomPolicy",
-            "RayCollector",
-            "ScriptedPolicy",
-            "WarmUp",
-            "archive",
-            "collectors",
-            "env_at",
-            "evaluate",
-            "load_dataset",
-            "play",
-            "record",
-            "resimulate",
-            "restore",
-        ],
-        "wrappers": [
-            "JaxEnvs",
-            "NesEnv",
-            "SeededResets",
-            "TorchEnvs",
-            "check_env",
-            "check_vector_env",
-            "from_gym",
-            "from_pettingzoo",
-            "make_atari",
-            "make_nes",
-            "make_vec",
-            "wrappers",
-        ],
+    _NAMES = {
+        "buffers": "AgentReplay Batch Episode Episodes Hindsight NotEnoughData ReplayRatio Rollout "
+        "SampleLimiter SequenceReplayBuffer Sequences Spec StepwellError TransitionBatch "
+        "Transitions bridges buffers per_agent",
+        "collectors": "CollectReport Collector EpsilonGreedy Evaluation Folders GaussianNoise "
+        "LocalCollector RandomPolicy RayCollector ScriptedPolicy WarmUp archive collectors "
+        "env_at evaluate load_dataset play record resimulate restore",
+        "wrappers": "JaxEnvs NesEnv SeededResets TorchEnvs check_env check_vector_env from_gym "
+        "from_pettingzoo make_atari make_nes make_vec wrappers",
     }
+    _HOMES = {home: names.split() for home, names in _NAMES.items()}
     __all__ = sorted(name for names in _HOMES.values() for name in names if name not in _HOMES)
     __getattr__, __dir__ = lazy_names(
         __name__, _HOMES, _OTHER_NAMES, inner=("bridges", "buffers", "collectors", "wrappers")

@@ -805,6 +805,8 @@ def test_a_replay_that_cannot_be_written_to_is_refused(tmp_path: Path) -> None:
             replay.writer(PLAIN)
         with pytest.raises(ValueError, match=r"env_ids.*0 to 0.*1"):
             writer.cut([1])
+        with pytest.raises(ValueError, match=r"env_ids.*0 to 0.*0\.5"):
+            writer.cut(np.array([0.5, 0]))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="closed"):
         replay.writer(PLAIN)
     with (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepwell import NotEnoughData, SequenceReplayBuffer
+from stepwell import NotEnoughData, SequenceReplayBuffer, Transitions
 from stepwell.buffers import Chunk, DiskStorage, End, Episode, Field, MemoryStorage, Spec
-from support.disk_stores import spoil
+from stepwell.buffers.storage.disk.segment import segment_path
+from support.disk_stores import poke, spoil
 from support.examples import examples
 from support.pictures import as_rgb, decoded
 
@@ -197,6 +199,20 @@ def test_a_damaged_chunk_leaves_the_parts_of_its_episode(tmp_path: Path) -> None
             replay.filmstrip(0, frames=30)
         assert replay.episode(0, first_row=20).reward.tolist() == list(range(20, 30))
         assert replay.filmstrip(0, frames=2, first_row=20).rows == (20, 29)
+
+
+def test_a_count_by_metadata_leaves_damaged_chunks_out(tmp_path: Path) -> None:
+    with SequenceReplayBuffer(tmp_path / "a") as replay:
+        replay.bind(SPEC, {})
+        for episode in range(3):
+            chunk = chunk_of(episode, 0, 10, End.TERMINATED)
+            replay.add([replace(chunk, metadata={"number": episode})])
+        assert isinstance(replay.storage, DiskStorage)
+        record = replay.storage.index.record(1)
+    segment = segment_path(tmp_path / "a", record.segment)
+    poke(segment, segment.read_bytes().index(b"number", record.offset))
+    with SequenceReplayBuffer.open(tmp_path / "a", read_only=True, on_corrupt="skip") as replay:
+        assert replay.count(Transitions(1, where=lambda facts: facts["number"] != 0)) == 9
 
 
 @pytest.mark.parametrize("scale", [1, 3])

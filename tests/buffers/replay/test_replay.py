@@ -75,6 +75,8 @@ def test_a_capacity_may_be_a_float_without_a_fraction(tmp_path: Path, is_stored:
 
 
 def test_an_empty_replay_has_no_spec_storage_or_batches(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"^threads: .*>= 1.* 0\b"):
+        SequenceReplayBuffer(threads=0)
     with pytest.raises(NotEnoughData, match=rf"replay {tmp_path}/run\b.* 0\b"):
         _ = SequenceReplayBuffer(tmp_path / "run").spec
     replay = SequenceReplayBuffer()

@@ -53,6 +53,8 @@ def test_a_chunk_splits_into_the_same_rows(max_rows: int) -> None:
     assert [part.end for part in parts] == [End.NONE] * (len(parts) - 1) + [End.TERMINATED]
     assert [part.metadata for part in parts] == [{"seed": 1}] * len(parts)
     assert {(part.episode, part.stream) for part in parts} == {(5, 2)}
+    with pytest.raises(ValueError, match=r"^max_rows: .*>= 1.*-1"):
+        chunk.split(-1)
 
 
 def test_the_repr_is_one_line_of_names_and_values() -> None:

@@ -74,6 +74,25 @@ def test_an_epoch_is_resumed_in_the_middle(request_: Request, epochs_before: int
         assert not set(taken(played, begun, request_)) & set(rest)
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"shuffle": False}, r"^state: .*shuffle True.*False"),
+        ({"total": 3}, r"^state: .*total 98.*\b3\b"),
+        ({"done": -8}, r"^done: .*-8"),
+        ({"pass": "x"}, r"^pass: .*'x'"),
+    ],
+)
+def test_the_state_of_another_epoch_is_refused(changes: dict[str, Any], message: str) -> None:
+    with a_replay(Kind()) as played:
+        played.add(Step(0, 100))
+        epoch = played.replay.epoch(Sequences(8, 3))
+        before = epoch.state_dict()
+        with pytest.raises(ValueError, match=message):
+            epoch.load_state_dict({**before, **changes})
+        assert epoch.state_dict() == before
+
+
 @pytest.mark.parametrize("seeds", [(1, 1), (1, 2)])
 def test_the_seed_determines_the_order(seeds: tuple[int, int]) -> None:
     with a_replay(Kind()) as played:

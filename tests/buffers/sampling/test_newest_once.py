@@ -145,6 +145,16 @@ def test_the_queue_is_restored_with_the_state(is_on_disk: bool, tmp_path: Path) 
         assert draw_next(played, request, 9) == expected == tiles(played.episodes, request)[7:16]
 
 
+def test_a_state_from_before_the_first_draw_begins_the_queue_again() -> None:
+    with a_replay(Kind()) as played:
+        whole_episodes(played, [20])
+        state = played.replay.state_dict()
+        request = Sequences(1, 3, draw="newest")
+        expected = draw_next(played, request, 4)
+        played.replay.load_state_dict(state)
+        assert draw_next(played, request, 4) == expected
+
+
 @pytest.mark.proof
 @pytest.mark.parametrize("n_step", [1, 3])
 def test_each_transition_is_drawn_once_and_in_order(n_step: int) -> None:

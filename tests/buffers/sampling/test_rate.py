@@ -73,6 +73,7 @@ def test_the_sum_is_the_integer_part_of_ratio_times_steps(
         (float(np.float32(0.3)), Fraction("0.30000001192092896")),
         (1e-9, Fraction(1, 10**9)),
         (64, Fraction(64)),
+        (np.float32(0.25), Fraction(1, 4)),
         (Fraction(2, 7), Fraction(2, 7)),
     ],
 )
@@ -289,7 +290,13 @@ def test_loading_a_state_wakes_waiting_threads() -> None:
     [
         (
             lambda: ReplayRatio(0.5),
-            [{}, {"start": 0, "steps": 2, "owed": "no"}, {"start": -1, "steps": 2, "owed": "0"}],
+            [
+                {},
+                {"start": 0, "steps": 2, "owed": "no"},
+                {"start": 0, "steps": 2, "owed": "1/0"},
+                {"start": 0, "steps": 2, "owed": "1e9"},
+                {"start": -1, "steps": 2, "owed": "0"},
+            ],
         ),
         (limited, [{}, {"steps": -1, "samples": 0}]),
     ],

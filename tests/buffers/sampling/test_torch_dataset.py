@@ -226,6 +226,7 @@ def test_several_stores_are_opened_with_their_weights(tmp_path: Path) -> None:
         (Transitions(4), {"shard": (2, 2)}, r"^shard: .*\(2, 2\)"),
         (Transitions(4), {"stride": 2}, r"^stride: .*\b1 .*epoch=True.*\b2\b"),
         (Transitions(4), {"seed": -1}, "^seed: .*>= 0.* -1"),
+        (Transitions(0), {}, "^batch_size: .*>= 1.* 0"),
     ],
 )
 def test_invalid_arguments_are_refused(
