@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import socket
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -19,9 +20,9 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
-from starlette.responses import FileResponse, Response
+from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from ...base.errors import StepwellError
@@ -196,31 +197,25 @@ class App:
             return _error(503, f"{_MOST_STREAMS} pages are open already: close one of them")
         if request.method == "HEAD":
             return Response(media_type=_EVENTS)
-        return _Stream(self._send_changes)
+        return StreamingResponse(self._changes(), media_type=_EVENTS)
 
-    async def _send_changes(self, receive: Receive, send: Send) -> None:
-        """Send the version whenever it changes, at most once a second, and heartbeats."""
+    async def _changes(self) -> AsyncGenerator[str]:
+        """The version whenever it changes, at most once a second, and heartbeats."""
         self._streams += 1
-        ends = [
-            asyncio.create_task(_disconnected(receive)),
-            asyncio.create_task(self._is_closing.wait()),
-        ]
         shown, silent = -1, 0.0
         try:
-            while not any(each.done() for each in ends):
+            while not self._is_closing.is_set():
                 if shown != self._stores.version:
                     shown, silent = self._stores.version, 0.0
-                    await _send_part(send, f'data: {{"version": {shown}}}\n\n')
+                    yield f'data: {{"version": {shown}}}\n\n'
                 elif silent >= _HEARTBEAT_SECONDS:
                     silent = 0.0
-                    await _send_part(send, ": still here\n\n")
-                await asyncio.wait(ends, timeout=_LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                    yield ": still here\n\n"
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._is_closing.wait(), _LOOK_SECONDS)
                 silent += _LOOK_SECONDS
-            await send({"type": "http.response.body", "body": b""})
         finally:
             self._streams -= 1
-            for each in ends:
-                each.cancel()
 
     async def _bug(self, request: Request, error: Exception) -> Response:
         self._on_bug(error)
@@ -231,31 +226,6 @@ class App:
             return _json({"exports": self._exports.jobs()})
         wish = await _body(request)
         return _json(await self._read(self._answers.export, wish, self._exports), 202)
-
-
-class _Stream(Response):
-    """A response that goes on until its client or the server leaves."""
-
-    media_type = _EVENTS
-
-    def __init__(self, send_parts: Callable[[Receive, Send], Awaitable[None]]) -> None:
-        self._send_parts = send_parts
-        self.status_code = 200
-        self.init_headers()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it; see the ASGI specification."""
-        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        await self._send_parts(receive, send)
-
-
-async def _send_part(send: Send, text: str) -> None:
-    await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
-
-
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 def _guarded(endpoint: _Endpoint) -> _Endpoint:
