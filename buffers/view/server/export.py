@@ -77,10 +77,9 @@ class Exports:
         self._on_bug = on_bug
         self._folder = None if folder is None else folder.absolute()
         self._jobs: deque[_Job] = deque(maxlen=_MOST_JOBS)
-        self._waiting: deque[_Job] = deque()
-        self._lock = threading.Condition()
+        self._lock = threading.Lock()
         self._is_stopping = False
-        self._thread: threading.Thread | None = None
+        self._pool = ThreadPoolExecutor(1, "stepwell-view-export")
         self._made = 0
 
     @property
@@ -117,7 +116,8 @@ class Exports:
             **({"conditions": conditions} if conditions else {}),
         }
         with self._lock:
-            if len(self._waiting) >= _MOST_WAITING or self._is_stopping:
+            waiting = sum(job.state == "waiting" for job in self._jobs)
+            if waiting >= _MOST_WAITING or self._is_stopping:
                 raise BadRequest(f"expected at most {_MOST_WAITING} exports to wait: try it later")
             if any(job.name == name and job.state in ("waiting", "running") for job in self._jobs):
                 raise BadRequest(f"name: {name} is being written already; choose another name")
@@ -127,22 +127,14 @@ class Exports:
                 *(chosen, facts, store.index),
             )
             self._jobs.append(job)
-            self._waiting.append(job)
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._work, name="stepwell-view-export", daemon=True
-                )
-                self._thread.start()
-            self._lock.notify()
+            self._pool.submit(self._run, job)
             return job.to_json()
 
     def close(self) -> None:
         """Stop the export that runs, which leaves nothing, and those that wait."""
         with self._lock:
             self._is_stopping = True
-            self._lock.notify()
-        if self._thread is not None:
-            self._thread.join(_STOP_SECONDS)
+        self._pool.shutdown()
 
     def _target(self, name: object) -> tuple[str, Path]:
         """The checked name and the path of a new store."""
@@ -164,21 +156,10 @@ class Exports:
             raise BadRequest(f"name: {target} is there already; choose another name")
         return name, target
 
-    def _work(self) -> None:
-        while True:
-            with self._lock:
-                while not self._waiting and not self._is_stopping:
-                    self._lock.wait()
-                if self._is_stopping:
-                    for job in self._waiting:
-                        job.state = "cancelled"
-                    return
-                job = self._waiting.popleft()
-                job.state = "running"
-            self._run(job)
-
     def _run(self, job: _Job) -> None:
         try:
+            self._check()
+            job.state = "running"
             self._copy(job)
         except _Stopped:
             job.state = "cancelled"
