@@ -174,11 +174,11 @@ class App:
         kind = request.path_params["kind"]
         if kind not in _CLIPS:
             raise HTTPException(404)
-        wish = await self._read(self._answers.clip, *numbers, words)
+        name, make = await self._read(self._answers.clip, *numbers, words)
         if request.method == "HEAD":
             return Response(media_type=_CLIPS[kind])
         is_gone = threading.Event()
-        work = asyncio.wrap_future(self._clips.begin(wish, kind, is_gone))
+        work = asyncio.wrap_future(self._clips.begin(make, kind, is_gone))
         while not work.done():
             await asyncio.wait({work}, timeout=_LOOK_SECONDS)
             if await request.is_disconnected():
@@ -187,7 +187,7 @@ class App:
         return FileResponse(
             path,
             media_type=_CLIPS[kind],
-            filename=wish.file_name(kind),
+            filename=f"{name}.{kind}",
             headers={"cache-control": "no-store"},
             background=BackgroundTask(path.unlink, missing_ok=True),
         )

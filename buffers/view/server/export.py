@@ -12,6 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
@@ -21,14 +22,13 @@ from ...curation.selection import EpisodeSelection
 from ...curation.stored_episode import StoredEpisode
 from ...replay.replay import SequenceReplayBuffer
 from ...storage.disk.storage import DiskStorage
-from ..render import render
+from ..render import RenderReport
 from .query import BadRequest
 from .stores import OpenStore, ServedStore
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _UNFINISHED = ".part"  # the ending of a store that is being made
 _MOST_WAITING, _MOST_JOBS = 8, 100
-_STOP_SECONDS = 10.0
 
 
 class _Stopped(Exception):
@@ -198,36 +198,8 @@ class Exports:
             raise _Stopped
 
 
-MOST_FRAMES = 5_000
-"""Frames of a clip."""
-
-MOST_PIXELS = 1 << 28
-"""Pixels of all its frames."""
-
-MOST_SCALE = 16
-"""Pixels on each side of a stored pixel."""
-
 _MOST_WAITING_CLIPS = 4
-_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
-
-
-@dataclass(frozen=True, slots=True)
-class ClipRequest:
-    """The rows that a clip is to show; all numbers are checked."""
-
-    name: str  # of the store
-    path: Path
-    episode: int  # its id
-    begin: int  # first row, counted from the reset
-    stop: int  # row after the last
-    field: str
-    fps: float | None  # rows a second; None plays in real time
-    scale: int  # pixels on each side of a stored pixel
-
-    def file_name(self, kind: str) -> str:
-        """The name under which a browser saves it, made of harmless characters."""
-        name = _NOT_IN_NAMES.sub("-", self.name).strip(".-")[:80] or "store"
-        return f"{name}-episode-{self.episode}.{kind}"
+ClipMaker: TypeAlias = Callable[..., RenderReport]  # `render`, without the file and its progress
 
 
 class Clips:
@@ -239,14 +211,14 @@ class Clips:
         self._waiting: set[Future[Path]] = set()
         self._is_closing = False
 
-    def begin(self, wish: ClipRequest, kind: str, is_gone: threading.Event) -> Future[Path]:
+    def begin(self, make: ClipMaker, kind: str, is_gone: threading.Event) -> Future[Path]:
         """Begin to write a clip of that file ending; the caller removes the file."""
         # `is_gone` is set when nobody waits for it any more. If the clip cannot be made, the future
         # raises BadRequest.
         self._waiting = {each for each in self._waiting if not each.done()}
         if len(self._waiting) >= _MOST_WAITING_CLIPS or self._is_closing:
             raise BadRequest("other clips are being made: try again when they are done")
-        work = self._pool.submit(self._write, wish, kind, is_gone)
+        work = self._pool.submit(self._write, make, kind, is_gone)
         self._waiting.add(work)
         return work
 
@@ -256,7 +228,7 @@ class Clips:
         self._pool.shutdown(cancel_futures=True)
         self._folder.cleanup()
 
-    def _write(self, wish: ClipRequest, kind: str, is_gone: threading.Event) -> Path:
+    def _write(self, make: ClipMaker, kind: str, is_gone: threading.Event) -> Path:
         def check(done: int, total: int) -> None:
             if is_gone.is_set() or self._is_closing:
                 raise BadRequest("nobody waits for this clip any more")
@@ -264,16 +236,7 @@ class Clips:
         check(0, 0)
         path = Path(self._folder.name) / f"{secrets.token_hex(8)}.{kind}"
         try:
-            render(
-                wish.path,
-                wish.episode,
-                path,
-                rows=(wish.begin, wish.stop),
-                fps=wish.fps,
-                scale=wish.scale,
-                field=wish.field,
-                progress=check,
-            )
+            make(path, progress=check)
         except BadRequest:
             raise
         except (ValueError, ImportError) as error:
