@@ -6,7 +6,7 @@ import contextlib
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import cast
 
@@ -44,6 +44,7 @@ class StoreSummary:
     capacity_bytes: int | None
     steps: int  # stored now
     total_steps: int  # ever stored
+    episodes: int  # with stored rows
     terminated: int
     truncated: int  # episodes that did not terminate
     cut: int  # episodes whose end was not recorded
@@ -56,39 +57,15 @@ class StoreSummary:
     disk_bytes: int  # of the folder's files
     ignored: str  # a sentence about a file that only earlier versions read; may be empty
 
-    @property
-    def episodes(self) -> int:
-        """Number of episodes with stored rows."""
-        return self.terminated + self.truncated + self.cut
-
-    @property
-    def compression(self) -> float:
-        """Size of the uncompressed rows divided by the size on disk."""
-        return self.raw_bytes / self.disk_bytes if self.disk_bytes else 0.0
-
     def to_json(self) -> dict[str, object]:
-        """Return plain data for JSON."""
+        """Return plain data for JSON, with the compression: raw bytes divided by those on disk."""
         return {
-            "path": self.path,
+            **{each.name: getattr(self, each.name) for each in fields(self)},
             "spec": self.spec.to_json(),
             "sessions": [dict(session) for session in self.sessions],
-            "capacity": self.capacity,
-            "capacity_bytes": self.capacity_bytes,
-            "steps": self.steps,
-            "total_steps": self.total_steps,
-            "episodes": self.episodes,
-            "terminated": self.terminated,
-            "truncated": self.truncated,
-            "cut": self.cut,
-            "late_starts": self.late_starts,
-            "lost_chunks": self.lost_chunks,
             "returns": statistics_of(self.returns),
             "lengths": statistics_of(self.lengths),
-            "raw_bytes": self.raw_bytes,
-            "stored_bytes": self.stored_bytes,
-            "disk_bytes": self.disk_bytes,
-            "ignored": self.ignored,
-            "compression": self.compression,
+            "compression": self.raw_bytes / self.disk_bytes if self.disk_bytes else 0.0,
         }
 
 
@@ -113,6 +90,7 @@ def summary_of(path: Path) -> StoreSummary:
             capacity_bytes=storage.capacity_bytes,
             steps=storage.index.steps,
             total_steps=storage.index.total_steps,
+            episodes=len(table),
             terminated=int(is_terminated.sum()),
             truncated=int(is_truncated.sum()),
             cut=int((~is_terminated & ~is_truncated).sum()),
