@@ -421,20 +421,19 @@ class EpisodeTable:
             if name == "return" and not self._need_returns(places):
                 return None
             column = {"return": self.returns, "steps": self.steps, "id": self.ids}[name]
-            has_value = ~np.isnan(column[places])
-            places = places[has_value]
             values = column[places]
-            order = np.argsort(values if selection.top is None else -values, kind="stable")
-            return places[order]
-        facts = self._facts_of(name)
-        self._read_facts(facts, places)
-        if not facts.is_read[places].all():
-            return None
-        values = facts.values[places].tolist()
-        numbers = [k for k, value in enumerate(values) if number_of(value) is not None]
-        # In both directions equal ones stay in their order.
-        numbers.sort(key=values.__getitem__, reverse=selection.top is not None)
-        return places[np.array(numbers, np.int64)]
+            count = int(np.count_nonzero(~np.isnan(values)))
+        else:
+            facts = self._facts_of(name)
+            self._read_facts(facts, places)
+            if not facts.is_read[places].all():
+                return None
+            values = facts.values[places]
+            count = sum(number_of(value) is not None for value in values.tolist())
+        # Numbers come first, and only these have a rank.
+        order = order_of(values, descending=selection.top is not None)
+        ranked: np.ndarray = places[order[:count]]
+        return ranked
 
     def _chosen(self, where: Where, places: np.ndarray) -> np.ndarray | None:
         """[n] bool: the condition holds for these; None as of `_select`."""
@@ -585,19 +584,12 @@ def _sums(rewards: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
 
 def _in_ranges(ids: np.ndarray, ranges: Sequence[range]) -> np.ndarray:
-    """[n] bool: the id is in one of the ranges, of which there may be many."""
+    """[n] bool: the id is in one of the ranges."""
     found = np.zeros(len(ids), np.bool_)
-    plain = [(each.start, each.stop) for each in ranges if each.step == 1 and each]
-    if plain:
-        least, most = np.iinfo(np.int64).min, np.iinfo(np.int64).max
-        starts, stops = np.array(
-            [[min(max(end, least), most) for end in pair] for pair in sorted(plain)], np.int64
-        ).T
-        before = np.searchsorted(starts, ids, side="right") - 1
-        stops = np.maximum.accumulate(stops)
-        found |= (before >= 0) & (ids < stops[before])
     for each in ranges:
-        if each.step != 1:
+        if each.step == 1:
+            found |= (ids >= each.start) & (ids < each.stop)
+        else:
             found |= np.array([number in each for number in ids.tolist()], np.bool_)
     return found
 
