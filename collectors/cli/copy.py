@@ -22,7 +22,6 @@ from ...buffers.view.summary import describe_size, statistics_of
 from ..loop.report import format_bytes
 from .options import (
     Codecs,
-    GivenSelection,
     StoreFolder,
     format_ids,
     parse_codecs,
@@ -96,8 +95,8 @@ def merge(
     )
 
 
-@with_selection
 @with_output("start again")
+@with_selection
 def filter_episodes(
     folder: StoreFolder,
     *,
@@ -115,7 +114,7 @@ def filter_episodes(
     invert: Annotated[
         bool, typer.Option("--invert", help="Keep the episodes that do not match.")
     ] = False,
-    selection: GivenSelection,
+    selection: EpisodeSelection,
     digest: _Digest = False,
     output: Output,
 ) -> None:
@@ -131,8 +130,7 @@ def filter_episodes(
     --invert keeps exactly what is left out without it, also cut episodes that are
     not ranked. The new store keeps the order of the old one, whatever --sort is.
     """
-    asked = selection.parsed()
-    if asked.is_empty:
+    if selection.is_empty:
         raise ValueError(
             "expected at least one condition, got none: give --where, --episodes, "
             "--min-return, --max-return, --min-steps, --max-steps, --ended, --cut, --top or "
@@ -142,8 +140,8 @@ def filter_episodes(
         raise ValueError(
             "expected --out with the folder of the new store, or --dry-run, got neither; give one"
         )
-    keep = replace(asked, others=invert)
-    _refuse_unknown(folder, asked)
+    keep = replace(selection, others=invert)
+    _refuse_unknown(folder, selection)
     if dry_run or out is None:
         _show_selected(folder, keep, output)
     else:

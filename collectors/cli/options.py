@@ -16,7 +16,7 @@ import typer
 from ...buffers import Codec
 from ...buffers.base.number_checks import count_in as count_in
 from ...buffers.base.number_checks import number_of_bytes as number_of_bytes
-from ...buffers.curation.selection import SORT_NAMES, EpisodeSelection, parse_selection
+from ...buffers.curation.selection import SORT_NAMES, parse_selection
 from ...buffers.curation.selection import format_ids as format_ids
 from ...buffers.curation.selection import parse_ids as parse_ids
 from ...buffers.curation.selection import parse_metadata as parse_metadata
@@ -132,17 +132,6 @@ def taken(panels: Mapping[str, Mapping[str, Row]], values: Mapping[str, Any]) ->
     }
 
 
-@dataclass(frozen=True, slots=True)
-class GivenSelection:
-    """Conditions on episodes, as they were given."""
-
-    values: dict[str, Any]
-
-    def parsed(self) -> EpisodeSelection:
-        """The selection; empty where no condition was given."""
-        return parse_selection(**self.values)
-
-
 _SELECTION = {
     "Conditions on episodes (all of them must hold)": {
         "where": Row(
@@ -179,7 +168,8 @@ _SELECTION = {
         ),
     },
 }
-with_selection = with_options("selection", _SELECTION, GivenSelection)
+# A command gets an EpisodeSelection, which is empty where no condition was given.
+with_selection = with_options("selection", _SELECTION, lambda values: parse_selection(**values))
 
 
 def parse_codecs(option: str, texts: Sequence[str]) -> dict[str, Codec]:
