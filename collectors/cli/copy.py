@@ -24,6 +24,7 @@ from .options import (
     Codecs,
     StoreFolder,
     format_ids,
+    ids_in,
     parse_codecs,
     refuse_store,
     stored_ids,
@@ -175,7 +176,7 @@ def _refuse_unknown(folder: Path, selection: EpisodeSelection) -> None:
     wanted = set(where) if isinstance(where, Mapping) else set[str]()
     wanted |= {sort} if sort is not None and sort not in SORT_NAMES else set()
     with SequenceReplayBuffer.open(folder, read_only=True) as replay:
-        stored_ids(ids, np.unique(replay.storage.index.records["episode"]).tolist(), folder)
+        stored_ids(ids, ids_in(replay), folder)
         if not wanted:
             return
         known: set[str] = set()

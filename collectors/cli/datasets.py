@@ -16,7 +16,7 @@ from ..loop.report import format_bytes
 from .archive import CODES, made_parts
 from .errors import sentence_of, show_error
 from .exchange import FormatOptions, export_data, parse_options, written_formats
-from .game_options import with_playing
+from .game_options import AGAIN, with_playing
 from .health import DIFFERS, UNREACHABLE
 from .options import count_in
 from .output import Output, Part, plural, print_json, print_lines, table_console, with_output
@@ -77,7 +77,7 @@ def show(
 
 
 @with_output("start again", codes=CODES)
-@with_playing
+@with_playing(AGAIN)
 def get(
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="Of the list.", autocompletion=_names)
@@ -139,7 +139,7 @@ def get(
 
 
 @with_output("start again")
-@with_playing
+@with_playing(AGAIN)
 def check(
     name: Annotated[
         str | None,
