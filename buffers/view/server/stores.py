@@ -8,6 +8,7 @@ import logging
 import secrets
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 
@@ -68,10 +69,8 @@ class OpenStore:
             if len(self.storage.sessions) != sessions:
                 self._describe()
                 is_other = True
-        was_being_written, self.is_being_written = (
-            self.is_being_written,
-            self.storage.is_being_written,
-        )
+        was_being_written = self.is_being_written
+        self.is_being_written = self.storage.is_being_written
         return is_other or was_being_written != self.is_being_written
 
     @contextlib.contextmanager
@@ -287,18 +286,12 @@ class Stores:
 def _names(paths: Sequence[Path]) -> list[str]:
     """Short names, all different: the last part of each path, and more parts where needed."""
     parts = [path.absolute().parts[1:] or ("/",) for path in paths]
-    names = ["/".join(each[-1:]) for each in parts]
-    for length in (2, 3):
-        holders: dict[str, set[tuple[str, ...]]] = {}
-        for name, each in zip(names, parts, strict=True):
-            holders.setdefault(name, set()).add(each)
-        names = [
-            "/".join(each[-length:]) if len(holders[name]) > 1 else name
-            for name, each in zip(names, parts, strict=True)
-        ]
-    seen: dict[str, int] = {}
-    for place, name in enumerate(names):
-        seen[name] = number = seen.get(name, 0) + 1
-        if number > 1:
-            names[place] = f"{name} ({number})"
+    names: list[str] = []
+    seen: Counter[str] = Counter()
+    for mine in parts:
+        others = [each for each in parts if each != mine]
+        lengths = (n for n in (1, 2) if all(each[-n:] != mine[-n:] for each in others))
+        name = "/".join(mine[-next(lengths, 3) :])
+        seen[name] += 1
+        names.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
     return names
