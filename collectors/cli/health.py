@@ -300,13 +300,9 @@ class ReplayReport:
             "steps": self.played_steps,
             "seconds": round(self.seconds, 3),
             "differing": [
-                {
-                    "episode": proof.episode,
-                    "field": None if proof.first_difference is None else proof.first_difference[0],
-                    "row": None if proof.first_difference is None else proof.first_difference[1],
-                    "why": proof.why,
-                }
+                {"episode": proof.episode, "field": name, "row": row, "why": proof.why}
                 for proof in sorted(self.differing, key=lambda one: one.episode)
+                for name, row in [proof.first_difference or (None, None)]
             ],
             "unreachable": [
                 {"why": why, "episodes": sorted(ids)} for why, ids in self.unreachable.items()
