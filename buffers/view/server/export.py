@@ -42,11 +42,10 @@ class _Job:
     id: int
     name: str
     target: Path
-    source: Path
-    source_id: str
+    store: ServedStore
+    source_id: str  # of the store that is there now
     chosen: frozenset[tuple[int, int]]
     facts: dict[str, object]
-    store: int
     state: str = "waiting"
     error: str | None = None
     report: CopyReport = field(default_factory=CopyReport)
@@ -56,7 +55,7 @@ class _Job:
         return {
             "id": self.id,
             "name": self.name,
-            "store": self.store,
+            "store": self.store.index,
             "path": str(self.target),
             "state": self.state,
             "error": self.error,
@@ -106,15 +105,11 @@ class Exports:
             raise BadRequest("filter: expected at least one episode, got none: choose others")
         # Places change when the table follows the writer, and the copy may have to wait: it knows
         # its episodes by their ids and first rows.
-        ids, first_rows = (
-            each[places].tolist() for each in (opened.table.ids, opened.table.first_rows)
-        )
-        chosen = frozenset(zip(ids, first_rows, strict=True))
-        conditions = selection.to_json()
-        facts: dict[str, object] = {
-            "command": "filter",
-            **({"conditions": conditions} if conditions else {}),
-        }
+        ids, first_rows = opened.table.ids[places], opened.table.first_rows[places]
+        chosen = frozenset(zip(ids.tolist(), first_rows.tolist(), strict=True))
+        facts: dict[str, object] = {"command": "filter"}
+        if conditions := selection.to_json():
+            facts["conditions"] = conditions
         with self._lock:
             waiting = sum(job.state == "waiting" for job in self._jobs)
             if waiting >= _MOST_WAITING or self._is_stopping:
@@ -122,10 +117,7 @@ class Exports:
             if any(job.name == name and job.state in ("waiting", "running") for job in self._jobs):
                 raise BadRequest(f"name: {name} is being written already; choose another name")
             self._made += 1
-            job = _Job(
-                *(self._made, name, target, store.path, opened.id),
-                *(chosen, facts, store.index),
-            )
+            job = _Job(self._made, name, target, store, opened.id, chosen, facts)
             self._jobs.append(job)
             self._pool.submit(self._run, job)
             return job.to_json()
@@ -182,11 +174,12 @@ class Exports:
             job.report = report
             self._check()
 
+        path = job.store.path
         # Opened again: what is shown grows meanwhile.
-        with SequenceReplayBuffer.open(job.source, read_only=True, on_corrupt="skip") as source:
+        with SequenceReplayBuffer.open(path, read_only=True, on_corrupt="skip") as source:
             storage = source.storage
             if not isinstance(storage, DiskStorage) or storage.store != job.source_id:
-                raise StoreNotFound(f"{job.source} holds another store by now: look at it again")
+                raise StoreNotFound(f"{path} holds another store by now: look at it again")
             self._target(job.name)  # again: others may have made it
             with SequenceReplayBuffer(job.target) as target:
                 job.report = copy_episodes(
