@@ -318,10 +318,10 @@ def _plain(value: np.ndarray) -> object:
 def _readable(codes: np.ndarray) -> str:
     """A text of a bounded size; what is no character is replaced."""
     more = len(codes) - _SHOWN_CHARS
-    points = [int(code) for code in codes[:_SHOWN_CHARS]]
-    is_character = [0 <= code < 0xD800 or 0xDFFF < code <= 0x10FFFF for code in points]
-    pairs = zip(points, is_character, strict=True)
-    text = "".join(chr(code) if is_one else "\ufffd" for code, is_one in pairs)
+    text = "".join(
+        chr(code) if 0 <= code < 0xD800 or 0xDFFF < code <= 0x10FFFF else "\ufffd"
+        for code in codes[:_SHOWN_CHARS].tolist()
+    )
     return f"{text} … {more:,} more" if more > 0 else text
 
 

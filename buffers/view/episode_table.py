@@ -7,6 +7,7 @@ import operator
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import cast
 
 import numpy as np
@@ -166,18 +167,13 @@ class EpisodeTable:
                 )
             if first_row is None:
                 return int(begin)
-            for place in range(begin, stop):
-                first = int(self.first_rows[place])
-                if first <= first_row < first + int(self.rows[place]):
+            firsts = self.first_rows[begin:stop].tolist()
+            lasts = (self.first_rows[begin:stop] + self.rows[begin:stop] - 1).tolist()
+            parts = list(zip(firsts, lasts, strict=True))
+            for place, (first, last) in enumerate(parts, begin):
+                if first <= first_row <= last:
                     return place
-            held = ", ".join(
-                f"{first} to {first + rows - 1}"
-                for first, rows in zip(
-                    self.first_rows[begin:stop].tolist()[:_MOST_PARTS],
-                    self.rows[begin:stop].tolist(),
-                    strict=False,
-                )
-            )
+            held = ", ".join(f"{first} to {last}" for first, last in parts[:_MOST_PARTS])
             raise KeyError(f"episode {id}: expected a row among {held}, got {first_row}")
 
     def episode(self, place: int) -> StoredEpisode:
@@ -631,16 +627,13 @@ def order_of(values: np.ndarray, *, descending: bool = False) -> np.ndarray:
     if values.dtype != np.object_:
         return np.argsort(-values if descending else values, kind="stable")
     facts = values.tolist()
-    numbers: list[int] = []
-    texts: list[int] = []
-    rest: list[int] = []
+    kinds: list[list[int]] = [[], [], []]  # numbers, texts, others
     for place, value in enumerate(facts):
-        is_text = isinstance(value, str)
-        kind = texts if is_text else rest if number_of(value) is None else numbers
-        kind.append(place)
-    numbers.sort(key=facts.__getitem__, reverse=descending)
-    texts.sort(key=facts.__getitem__, reverse=descending)
-    return np.array([*numbers, *texts, *rest], np.int64)
+        kind = 1 if isinstance(value, str) else 2 if number_of(value) is None else 0
+        kinds[kind].append(place)
+    for places in kinds[:2]:
+        places.sort(key=facts.__getitem__, reverse=descending)
+    return np.array([*chain.from_iterable(kinds)], np.int64)
 
 
 def end_word(end: int) -> str:
