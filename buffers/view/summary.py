@@ -139,13 +139,7 @@ def statistics_of(numbers: np.ndarray) -> dict[str, float] | None:
     if not len(numbers):
         return None
     with np.errstate(all="ignore"):  # some may be infinite
-        mean, std = float(numbers.mean()), float(numbers.std())
-    return {
-        "mean": mean,
-        "std": std,
-        "min": float(numbers.min()),
-        "max": float(numbers.max()),
-    }
+        return {name: float(getattr(numbers, name)()) for name in ("mean", "std", "min", "max")}
 
 
 def describe_size(disk_bytes: int, raw_bytes: int, stored_bytes: int | None = None) -> list[str]:
@@ -186,10 +180,8 @@ def overview(
         yield "lost", f"{store.lost_chunks:,} damaged chunks, which a repair removed"
     yield "return", describe_statistics(store.returns)
     yield "length", describe_statistics(store.lengths)
-    yield (
-        "size",
-        ", ".join(describe_size(store.disk_bytes, store.raw_bytes, store.stored_bytes)),
-    )
+    sizes = describe_size(store.disk_bytes, store.raw_bytes, store.stored_bytes)
+    yield "size", ", ".join(sizes)
     if store.ignored:
         yield "ignored", store.ignored
     yield "made by", describe_versions(store.sessions)
