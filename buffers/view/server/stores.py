@@ -15,18 +15,13 @@ from pathlib import Path
 from ...base.errors import StepwellError, StoreCorrupt, StoreNotFound
 from ...pictures.encode import block_size
 from ...pictures.image_fields import image_fields
-from ...replay.replay import SequenceReplayBuffer
 from ...rows.episode import End
+from ...storage.disk.publish import check_complete
 from ...storage.disk.storage import DiskStorage
 from ...storage.field_locator import DamagedChunk
 from ..curves import action_names, curve_names, left_out, text_names
 from ..episode_table import EpisodeTable, shown
-from ..summary import (
-    describe_env,
-    describe_maker,
-    describe_seed,
-    describe_versions,
-)
+from ..summary import describe_env, describe_maker, describe_seed, describe_versions
 
 _LOG = logging.getLogger("stepwell.buffers")
 _REFRESH_SECONDS = 2.0
@@ -40,10 +35,8 @@ class OpenStore:
     """A store that could be opened."""
 
     def __init__(self, path: Path) -> None:
-        self._replay = SequenceReplayBuffer.open(path, read_only=True, on_corrupt="skip")
-        storage = self._replay.storage
-        assert isinstance(storage, DiskStorage)
-        self.storage = storage
+        check_complete(path)
+        self.storage = storage = DiskStorage.open(path, read_only=True, on_corrupt="skip")
         self.lock = storage.lock
         self.id = storage.store
         self.is_closed = False
@@ -103,7 +96,7 @@ class OpenStore:
             self.is_closed = True
             if hasattr(self, "table"):  # else it could not be made
                 self.table.close()
-            self._replay.close()
+            self.storage.close()
 
     def _describe(self) -> None:
         """Note what changes only with a new run."""
