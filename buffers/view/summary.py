@@ -171,7 +171,9 @@ def overview(
     steps = f"{store.steps:,}"
     if store.total_steps > store.steps:
         steps += f" of {store.total_steps:,} ever stored"
-    yield "steps", f"{steps}{_limit(store)}"
+    steps += f", keeps {store.capacity:,} at most" if store.capacity else ""
+    most = store.capacity_bytes
+    yield "steps", steps + (f", keeps {format_bytes(most)} at most" if most else "")
     counts = (("terminated", store.terminated), ("truncated", store.truncated), ("cut", store.cut))
     ends = ", ".join(f"{count:,} {name}" for name, count in counts if count)
     late_starts = f"; {store.late_starts:,} without beginning" if store.late_starts else ""
@@ -191,12 +193,6 @@ def overview(
         yield "seeds", describe_seeds(seeds)
     if digest is not None:
         yield "digest", digest
-
-
-def _limit(store: StoreSummary) -> str:
-    steps = f", keeps {store.capacity:,} at most" if store.capacity else ""
-    most = store.capacity_bytes
-    return steps + (f", keeps {format_bytes(most)} at most" if most else "")
 
 
 def describe_statistics(numbers: np.ndarray) -> str:
@@ -315,16 +311,12 @@ def describe_recipe(recipe: Mapping[str, object]) -> str:
 
 
 def _names(recipe: Mapping[str, object]) -> list[str]:
-    if "cartridge" in recipe:
-        return [_cartridge(recipe)]
-    return [str(recipe[key]) for key in _NAME_KEYS if key in recipe]
-
-
-def _cartridge(recipe: Mapping[str, object]) -> str:
-    """Return the game and the file that it came from."""
+    """Return the names of the env; of a cartridge's game, and the file that it came from."""
+    if "cartridge" not in recipe:
+        return [str(recipe[key]) for key in _NAME_KEYS if key in recipe]
     cartridge, game = mapping_of(recipe["cartridge"]), mapping_of(recipe.get("game"))
     file = f"{cartridge.get('name')}, sha256 {_short_hash(cartridge.get('sha256'))}"
-    return file if game.get("name", "unknown") == "unknown" else f"{game['name']} ({file})"
+    return [file if game.get("name", "unknown") == "unknown" else f"{game['name']} ({file})"]
 
 
 def _setting(key: str, value: object) -> str:
