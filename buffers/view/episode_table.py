@@ -138,17 +138,12 @@ class EpisodeTable:
 
     def read_returns(self, budget_rows: int = _SLICE_ROWS) -> bool:
         """Read some more returns, of at least one episode; True if more are to be read."""
-        # The lock is released between parts of it. Call it until it returns False, and again after
-        # each `refresh`.
-        rest = budget_rows
-        while True:
-            with self.lock:
-                places = self._readable(np.flatnonzero(~self._is_known))
-                if rest <= 0 or not len(places):
-                    return len(places) > 0
-                places = self._slice(places, min(rest, _SLICE_ROWS))
-                self._read(places)
-                rest -= int(self.rows[places].sum())
+        # Call it until it returns False, and again after each `refresh`.
+        with self.lock:
+            places = self._readable(np.flatnonzero(~self._is_known))
+            if len(places):
+                self._read(self._slice(places, budget_rows))
+            return len(self._readable(np.flatnonzero(~self._is_known))) > 0
 
     def read_all_returns(self) -> None:
         """Read the returns of all episodes."""
