@@ -51,6 +51,8 @@ _FOR_EVER = "private, max-age=31536000, immutable"
 _COMPRESSED = [Middleware(GZipMiddleware, minimum_size=1000, compresslevel=5)]
 ResultT = TypeVar("ResultT")
 _Endpoint = Callable[[Request], Awaitable[Response]]
+# Of errors that a user can correct, and the first kind that fits.
+_STATUS = {Missing: 404, BadRequest: 400, StepwellError: 409, OSError: 409, MemoryError: 413}
 
 
 class App:
@@ -101,7 +103,7 @@ class App:
             routes=[
                 Route(
                     path,
-                    _guarded(endpoint),
+                    endpoint,
                     methods=["GET", "POST"] if path == _EXPORTS else None,
                     middleware=_COMPRESSED
                     if path == "/" or path.startswith(("/page/", "/api/"))
@@ -109,7 +111,11 @@ class App:
                 )
                 for path, endpoint in routes.items()
             ],
-            exception_handlers={HTTPException: _refused, Exception: self._bug},
+            exception_handlers={
+                HTTPException: _refused,
+                Exception: self._bug,
+                **dict.fromkeys(_STATUS, _to_correct),
+            },
         )
         app.router.redirect_slashes = False
         self.asgi: ASGIApp = Guard(app, access, _EXPORTS)  # the app, behind its guard
@@ -228,26 +234,6 @@ class App:
         return _json(await self._read(self._answers.export, wish, self._exports), 202)
 
 
-def _guarded(endpoint: _Endpoint) -> _Endpoint:
-    """The endpoint, with a sentence for what a user can correct."""
-
-    async def answer(request: Request) -> Response:
-        try:
-            return await endpoint(request)
-        except Missing as error:
-            return _error(404, str(error))
-        except BadRequest as error:
-            return _error(400, str(error))
-        except StepwellError as error:
-            return _error(409, str(error))
-        except OSError as error:
-            return _error(409, f"{error.strerror or error}")
-        except MemoryError as error:
-            return _error(413, str(error) or "not enough memory is free: ask for fewer rows")
-
-    return answer
-
-
 def _json(value: object, status: int = 200) -> Response:
     return Response(json_bytes(value), status, media_type="application/json")
 
@@ -266,6 +252,13 @@ def _list_of_ids(text: str) -> Response:
 
 def _error(status: int, sentence: str) -> Response:
     return _json({"error": " ".join(sentence.split())[:1000]}, status)
+
+
+async def _to_correct(request: Request, error: Exception) -> Response:
+    """A sentence for what a user can correct."""
+    status = next(code for kind, code in _STATUS.items() if isinstance(error, kind))
+    sentence = getattr(error, "strerror", None) or str(error)
+    return _error(status, sentence or "not enough memory is free: ask for fewer rows")
 
 
 async def _refused(request: Request, error: Exception) -> Response:
