@@ -224,7 +224,9 @@ class App:
             self._streams -= 1
 
     async def _bug(self, request: Request, error: Exception) -> Response:
-        self._on_bug(error)
+        # It is none that a client takes nothing for a minute: the guard gives it up.
+        if not isinstance(error.__cause__ or error, TimeoutError):
+            self._on_bug(error)
         return _error(500, "a bug in stepwell view: its terminal shows the error")
 
     async def _export(self, request: Request) -> Response:
