@@ -375,7 +375,7 @@ class EpisodeTable:
         if selection.ids is not None:
             meets &= _in_ranges(self.ids, selection.ids)
         if (wanted := selection.has_ended) is not None:
-            meets &= np.where(has_ended, wanted == True, wanted == False)  # noqa: E712
+            meets &= has_ended == wanted
         places = np.flatnonzero(meets)
         if selection.where is not None:
             chosen = self._chosen(selection.where, places)

@@ -171,7 +171,8 @@ class App:
         _words(request)
         version = self._stores.version
         found = await self._read(self._answers.stores)
-        exports = self._exports.folder_text
+        folder = self._exports.folder
+        exports = None if folder is None else str(folder)
         return _json({"version": version, "stores": found, "exports": exports})
 
     async def _clip(self, request: Request) -> Response:

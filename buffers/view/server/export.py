@@ -74,17 +74,12 @@ class Exports:
 
     def __init__(self, folder: Path | None, on_bug: Callable[[Exception], None]) -> None:
         self._on_bug = on_bug
-        self._folder = None if folder is None else folder.absolute()
+        self.folder = None if folder is None else folder.absolute()
         self._jobs: deque[_Job] = deque(maxlen=_MOST_JOBS)
         self._lock = threading.Lock()
         self._is_stopping = False
         self._pool = ThreadPoolExecutor(1, "stepwell-view-export")
         self._made = 0
-
-    @property
-    def folder_text(self) -> str | None:
-        """The folder as text for the page."""
-        return None if self._folder is None else str(self._folder)
 
     def jobs(self) -> list[dict[str, object]]:
         """All exports, the newest first."""
@@ -130,7 +125,7 @@ class Exports:
 
     def _target(self, name: object) -> tuple[str, Path]:
         """The checked name and the path of a new store."""
-        if self._folder is None:
+        if self.folder is None:
             raise BadRequest(
                 "stepwell view was started without a folder for exports: --exports DIR"
             )
@@ -143,7 +138,7 @@ class Exports:
             raise BadRequest(
                 f"name: expected another ending than {_UNFINISHED}; choose another name"
             )
-        target = self._folder / name
+        target = self.folder / name
         if os.path.lexists(target):
             raise BadRequest(f"name: {target} is there already; choose another name")
         return name, target
