@@ -697,8 +697,8 @@ collectors/cli/check.py
   tests/collectors/cli/test_check.py::test_a_fault_exits_with_1_and_stops_what_depends_on_it
 collectors/cli/copy.py
   the rest is not inverted
-  - keep = replace(asked, others=invert)
-  + keep = asked
+  - keep = replace(selection, others=invert)
+  + keep = selection
   tests/collectors/cli/test_copy.py::test_filter_keeps_what_matches_or_the_rest
 collectors/cli/datasets.py
   an impossible export is refused after minutes of play

@@ -208,33 +208,24 @@ class _Line:
 
     def add(self, row: int, values: np.ndarray) -> None:
         """Take in the values of consecutive rows from ``row`` on."""
-        is_float = values.dtype.kind == "f"
+        lows = highs = values  # whole numbers stay exact
+        is_finite = np.isfinite(values)
+        if values.dtype.kind == "f":
+            lows = np.where(is_finite, values, np.inf)
+            highs = np.where(is_finite, values, -np.inf)
+            self._count(values[~is_finite])
         if not self._has_value.any():
-            # Whole numbers stay exact.
-            dtype = np.float64 if is_float else values.dtype
-            self._low, self._high = (np.zeros(len(self._starts), dtype) for _ in range(2))
+            ends = (np.inf, -np.inf)
+            if values.dtype.kind != "f":
+                ends = np.iinfo(values.dtype).max, np.iinfo(values.dtype).min
+            self._low, self._high = (np.full(len(self._starts), end, lows.dtype) for end in ends)
         part = int(np.searchsorted(self._starts, row, side="right")) - 1
         stop = int(np.searchsorted(self._starts, row + len(values), side="left"))
-        begins = np.maximum(self._starts[part:stop] - row, 0)
-        found = lows = highs = values
-        has_value = np.ones(stop - part, np.bool_)
-        if is_float:
-            found = values.astype(np.float64)
-            is_finite = np.isfinite(found)
-            if not is_finite.all():
-                self._count(found[~is_finite])
-                has_value = np.logical_or.reduceat(is_finite, begins)
-            lows = np.where(is_finite, found, np.inf)
-            highs = np.where(is_finite, found, -np.inf)
+        begins, those = np.maximum(self._starts[part:stop] - row, 0), slice(part, stop)
         low, high = np.minimum.reduceat(lows, begins), np.maximum.reduceat(highs, begins)
-        those = slice(part, stop)
-        is_both = self._has_value[those] & has_value
-        was_low, was_high = self._low[those].copy(), self._high[those].copy()
-        self._low[those] = np.where(has_value, low, was_low)
-        self._high[those] = np.where(has_value, high, was_high)
-        self._low[those][is_both] = np.minimum(low, was_low)[is_both]
-        self._high[those][is_both] = np.maximum(high, was_high)[is_both]
-        self._has_value[those] |= has_value
+        self._low[those] = np.minimum(low, self._low[those])
+        self._high[those] = np.maximum(high, self._high[those])
+        self._has_value[those] |= np.logical_or.reduceat(is_finite, begins)
 
     def _count(self, values: np.ndarray) -> None:
         for name, count in (
@@ -247,21 +238,12 @@ class _Line:
 
     def to_json(self) -> dict[str, object]:
         """The values as plain JSON."""
-        names = (
-            (("values", self._low),)
-            if self._is_exact
-            else (
-                ("low", self._low),
-                ("high", self._high),
-            )
-        )
-        found: dict[str, object] = {
-            name: [
-                value if has_value else None
-                for value, has_value in zip(values.tolist(), self._has_value.tolist(), strict=True)
-            ]
-            for name, values in names
-        }
+        ends = {"values": self._low} if self._is_exact else {"low": self._low, "high": self._high}
+        found: dict[str, object] = {}
+        for name, values in ends.items():
+            numbers = values.astype(np.object_)
+            numbers[~self._has_value] = None
+            found[name] = numbers.tolist()
         return {**found, "not_finite": self._not_finite} if self._not_finite else found
 
 
@@ -336,10 +318,10 @@ def _plain(value: np.ndarray) -> object:
 def _readable(codes: np.ndarray) -> str:
     """A text of a bounded size; what is no character is replaced."""
     more = len(codes) - _SHOWN_CHARS
-    points = [int(code) for code in codes[:_SHOWN_CHARS]]
-    is_character = [0 <= code < 0xD800 or 0xDFFF < code <= 0x10FFFF for code in points]
-    pairs = zip(points, is_character, strict=True)
-    text = "".join(chr(code) if is_one else "\ufffd" for code, is_one in pairs)
+    text = "".join(
+        chr(code) if 0 <= code < 0xD800 or 0xDFFF < code <= 0x10FFFF else "\ufffd"
+        for code in codes[:_SHOWN_CHARS].tolist()
+    )
     return f"{text} … {more:,} more" if more > 0 else text
 
 

@@ -7,6 +7,7 @@ import operator
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import cast
 
 import numpy as np
@@ -137,17 +138,12 @@ class EpisodeTable:
 
     def read_returns(self, budget_rows: int = _SLICE_ROWS) -> bool:
         """Read some more returns, of at least one episode; True if more are to be read."""
-        # The lock is released between parts of it. Call it until it returns False, and again after
-        # each `refresh`.
-        rest = budget_rows
-        while True:
-            with self.lock:
-                places = self._readable(np.flatnonzero(~self._is_known))
-                if rest <= 0 or not len(places):
-                    return len(places) > 0
-                places = self._slice(places, min(rest, _SLICE_ROWS))
-                self._read(places)
-                rest -= int(self.rows[places].sum())
+        # Call it until it returns False, and again after each `refresh`.
+        with self.lock:
+            places = self._readable(np.flatnonzero(~self._is_known))
+            if len(places):
+                self._read(self._slice(places, budget_rows))
+            return len(self._readable(np.flatnonzero(~self._is_known))) > 0
 
     def read_all_returns(self) -> None:
         """Read the returns of all episodes."""
@@ -166,18 +162,13 @@ class EpisodeTable:
                 )
             if first_row is None:
                 return int(begin)
-            for place in range(begin, stop):
-                first = int(self.first_rows[place])
-                if first <= first_row < first + int(self.rows[place]):
+            firsts = self.first_rows[begin:stop].tolist()
+            lasts = (self.first_rows[begin:stop] + self.rows[begin:stop] - 1).tolist()
+            parts = list(zip(firsts, lasts, strict=True))
+            for place, (first, last) in enumerate(parts, begin):
+                if first <= first_row <= last:
                     return place
-            held = ", ".join(
-                f"{first} to {first + rows - 1}"
-                for first, rows in zip(
-                    self.first_rows[begin:stop].tolist()[:_MOST_PARTS],
-                    self.rows[begin:stop].tolist(),
-                    strict=False,
-                )
-            )
+            held = ", ".join(f"{first} to {last}" for first, last in parts[:_MOST_PARTS])
             raise KeyError(f"episode {id}: expected a row among {held}, got {first_row}")
 
     def episode(self, place: int) -> StoredEpisode:
@@ -384,7 +375,7 @@ class EpisodeTable:
         if selection.ids is not None:
             meets &= _in_ranges(self.ids, selection.ids)
         if (wanted := selection.has_ended) is not None:
-            meets &= np.where(has_ended, wanted == True, wanted == False)  # noqa: E712
+            meets &= has_ended == wanted
         places = np.flatnonzero(meets)
         if selection.where is not None:
             chosen = self._chosen(selection.where, places)
@@ -421,20 +412,19 @@ class EpisodeTable:
             if name == "return" and not self._need_returns(places):
                 return None
             column = {"return": self.returns, "steps": self.steps, "id": self.ids}[name]
-            has_value = ~np.isnan(column[places])
-            places = places[has_value]
             values = column[places]
-            order = np.argsort(values if selection.top is None else -values, kind="stable")
-            return places[order]
-        facts = self._facts_of(name)
-        self._read_facts(facts, places)
-        if not facts.is_read[places].all():
-            return None
-        values = facts.values[places].tolist()
-        numbers = [k for k, value in enumerate(values) if number_of(value) is not None]
-        # In both directions equal ones stay in their order.
-        numbers.sort(key=values.__getitem__, reverse=selection.top is not None)
-        return places[np.array(numbers, np.int64)]
+            count = int(np.count_nonzero(~np.isnan(values)))
+        else:
+            facts = self._facts_of(name)
+            self._read_facts(facts, places)
+            if not facts.is_read[places].all():
+                return None
+            values = facts.values[places]
+            count = sum(number_of(value) is not None for value in values.tolist())
+        # Numbers come first, and only these have a rank.
+        order = order_of(values, descending=selection.top is not None)
+        ranked: np.ndarray = places[order[:count]]
+        return ranked
 
     def _chosen(self, where: Where, places: np.ndarray) -> np.ndarray | None:
         """[n] bool: the condition holds for these; None as of `_select`."""
@@ -585,19 +575,12 @@ def _sums(rewards: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
 
 def _in_ranges(ids: np.ndarray, ranges: Sequence[range]) -> np.ndarray:
-    """[n] bool: the id is in one of the ranges, of which there may be many."""
+    """[n] bool: the id is in one of the ranges."""
     found = np.zeros(len(ids), np.bool_)
-    plain = [(each.start, each.stop) for each in ranges if each.step == 1 and each]
-    if plain:
-        least, most = np.iinfo(np.int64).min, np.iinfo(np.int64).max
-        starts, stops = np.array(
-            [[min(max(end, least), most) for end in pair] for pair in sorted(plain)], np.int64
-        ).T
-        before = np.searchsorted(starts, ids, side="right") - 1
-        stops = np.maximum.accumulate(stops)
-        found |= (before >= 0) & (ids < stops[before])
     for each in ranges:
-        if each.step != 1:
+        if each.step == 1:
+            found |= (ids >= each.start) & (ids < each.stop)
+        else:
             found |= np.array([number in each for number in ids.tolist()], np.bool_)
     return found
 
@@ -639,16 +622,13 @@ def order_of(values: np.ndarray, *, descending: bool = False) -> np.ndarray:
     if values.dtype != np.object_:
         return np.argsort(-values if descending else values, kind="stable")
     facts = values.tolist()
-    numbers: list[int] = []
-    texts: list[int] = []
-    rest: list[int] = []
+    kinds: list[list[int]] = [[], [], []]  # numbers, texts, others
     for place, value in enumerate(facts):
-        is_text = isinstance(value, str)
-        kind = texts if is_text else rest if number_of(value) is None else numbers
-        kind.append(place)
-    numbers.sort(key=facts.__getitem__, reverse=descending)
-    texts.sort(key=facts.__getitem__, reverse=descending)
-    return np.array([*numbers, *texts, *rest], np.int64)
+        kind = 1 if isinstance(value, str) else 2 if number_of(value) is None else 0
+        kinds[kind].append(place)
+    for places in kinds[:2]:
+        places.sort(key=facts.__getitem__, reverse=descending)
+    return np.array([*chain.from_iterable(kinds)], np.int64)
 
 
 def end_word(end: int) -> str:

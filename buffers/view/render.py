@@ -37,15 +37,11 @@ from ..storage.joined import ID_BITS, JoinedStorage
 from ..storage.protocol import Storage
 from .episode_table import RANKS, EpisodeTable
 
-Kind = Literal["mp4", "gif", "webp", "png"]
-"""The kind of a file of pictures: a clip, or, for png, a film strip."""
+# The kind of a file of pictures is the ending of its name: a clip, or, for png, a film strip.
+_Kind = Literal["mp4", "gif", "webp", "png"]
+_KINDS = get_args(_Kind)
 
-KINDS: tuple[Kind, ...] = get_args(Kind)
-"""All kinds, which are the endings of the files' names, too."""
-
-DEFAULT_FPS = 30
-"""Rows a second where a store does not say how fast its env plays, as in gymnasium."""
-
+_DEFAULT_FPS = 30  # where a store does not say how fast its env plays, as in gymnasium
 _CONSOLE_FPS = 60  # of the Atari 2600, whose envs declare 30, and of the NES
 _MOST_SKIP = 10_000
 _READ_PIXELS = 1 << 22  # at a time; of float64 they take eight times as many bytes
@@ -94,10 +90,10 @@ def render(
     check_progress(progress)
     target = Path(out)
     # What the arguments alone tell is refused before the store is opened, which may take long.
-    kind = cast("Kind", target.suffix.lower().removeprefix("."))
-    if kind not in KINDS:
+    kind = cast("_Kind", target.suffix.lower().removeprefix("."))
+    if kind not in _KINDS:
         raise ValueError(
-            f"out: expected a name that ends in {', '.join(f'.{each}' for each in KINDS)}, got "
+            f"out: expected a name that ends in {', '.join(f'.{each}' for each in _KINDS)}, got "
             f"{target.name!r}; choose one of them"
         )
     if not isinstance(episode, str):
@@ -199,7 +195,7 @@ def frame_rate(session: Mapping[str, object]) -> Fraction:
     name = str(recipe.get("id"))
     is_ale = name.startswith("ALE/") or "NoFrameskip-v" in name
     is_console = recipe.get("maker") in _CONSOLES or is_ale
-    rate = Fraction(DEFAULT_FPS)
+    rate = Fraction(_DEFAULT_FPS)
     if isinstance(declared, (int, float)) and LEAST_FPS <= declared <= MOST_FPS:
         rate = Fraction(declared).limit_denominator(1001)
     is_skip = is_whole(skip) and 1 <= skip <= _MOST_SKIP

@@ -6,7 +6,7 @@ import contextlib
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import cast
 
@@ -44,6 +44,7 @@ class StoreSummary:
     capacity_bytes: int | None
     steps: int  # stored now
     total_steps: int  # ever stored
+    episodes: int  # with stored rows
     terminated: int
     truncated: int  # episodes that did not terminate
     cut: int  # episodes whose end was not recorded
@@ -56,39 +57,15 @@ class StoreSummary:
     disk_bytes: int  # of the folder's files
     ignored: str  # a sentence about a file that only earlier versions read; may be empty
 
-    @property
-    def episodes(self) -> int:
-        """Number of episodes with stored rows."""
-        return self.terminated + self.truncated + self.cut
-
-    @property
-    def compression(self) -> float:
-        """Size of the uncompressed rows divided by the size on disk."""
-        return self.raw_bytes / self.disk_bytes if self.disk_bytes else 0.0
-
     def to_json(self) -> dict[str, object]:
-        """Return plain data for JSON."""
+        """Return plain data for JSON, with the compression: raw bytes divided by those on disk."""
         return {
-            "path": self.path,
+            **{each.name: getattr(self, each.name) for each in fields(self)},
             "spec": self.spec.to_json(),
             "sessions": [dict(session) for session in self.sessions],
-            "capacity": self.capacity,
-            "capacity_bytes": self.capacity_bytes,
-            "steps": self.steps,
-            "total_steps": self.total_steps,
-            "episodes": self.episodes,
-            "terminated": self.terminated,
-            "truncated": self.truncated,
-            "cut": self.cut,
-            "late_starts": self.late_starts,
-            "lost_chunks": self.lost_chunks,
             "returns": statistics_of(self.returns),
             "lengths": statistics_of(self.lengths),
-            "raw_bytes": self.raw_bytes,
-            "stored_bytes": self.stored_bytes,
-            "disk_bytes": self.disk_bytes,
-            "ignored": self.ignored,
-            "compression": self.compression,
+            "compression": self.raw_bytes / self.disk_bytes if self.disk_bytes else 0.0,
         }
 
 
@@ -113,6 +90,7 @@ def summary_of(path: Path) -> StoreSummary:
             capacity_bytes=storage.capacity_bytes,
             steps=storage.index.steps,
             total_steps=storage.index.total_steps,
+            episodes=len(table),
             terminated=int(is_terminated.sum()),
             truncated=int(is_truncated.sum()),
             cut=int((~is_terminated & ~is_truncated).sum()),
@@ -161,13 +139,7 @@ def statistics_of(numbers: np.ndarray) -> dict[str, float] | None:
     if not len(numbers):
         return None
     with np.errstate(all="ignore"):  # some may be infinite
-        mean, std = float(numbers.mean()), float(numbers.std())
-    return {
-        "mean": mean,
-        "std": std,
-        "min": float(numbers.min()),
-        "max": float(numbers.max()),
-    }
+        return {name: float(getattr(numbers, name)()) for name in ("mean", "std", "min", "max")}
 
 
 def describe_size(disk_bytes: int, raw_bytes: int, stored_bytes: int | None = None) -> list[str]:
@@ -199,7 +171,9 @@ def overview(
     steps = f"{store.steps:,}"
     if store.total_steps > store.steps:
         steps += f" of {store.total_steps:,} ever stored"
-    yield "steps", f"{steps}{_limit(store)}"
+    steps += f", keeps {store.capacity:,} at most" if store.capacity else ""
+    most = store.capacity_bytes
+    yield "steps", steps + (f", keeps {format_bytes(most)} at most" if most else "")
     counts = (("terminated", store.terminated), ("truncated", store.truncated), ("cut", store.cut))
     ends = ", ".join(f"{count:,} {name}" for name, count in counts if count)
     late_starts = f"; {store.late_starts:,} without beginning" if store.late_starts else ""
@@ -208,10 +182,8 @@ def overview(
         yield "lost", f"{store.lost_chunks:,} damaged chunks, which a repair removed"
     yield "return", describe_statistics(store.returns)
     yield "length", describe_statistics(store.lengths)
-    yield (
-        "size",
-        ", ".join(describe_size(store.disk_bytes, store.raw_bytes, store.stored_bytes)),
-    )
+    sizes = describe_size(store.disk_bytes, store.raw_bytes, store.stored_bytes)
+    yield "size", ", ".join(sizes)
     if store.ignored:
         yield "ignored", store.ignored
     yield "made by", describe_versions(store.sessions)
@@ -221,12 +193,6 @@ def overview(
         yield "seeds", describe_seeds(seeds)
     if digest is not None:
         yield "digest", digest
-
-
-def _limit(store: StoreSummary) -> str:
-    steps = f", keeps {store.capacity:,} at most" if store.capacity else ""
-    most = store.capacity_bytes
-    return steps + (f", keeps {format_bytes(most)} at most" if most else "")
 
 
 def describe_statistics(numbers: np.ndarray) -> str:
@@ -345,16 +311,12 @@ def describe_recipe(recipe: Mapping[str, object]) -> str:
 
 
 def _names(recipe: Mapping[str, object]) -> list[str]:
-    if "cartridge" in recipe:
-        return [_cartridge(recipe)]
-    return [str(recipe[key]) for key in _NAME_KEYS if key in recipe]
-
-
-def _cartridge(recipe: Mapping[str, object]) -> str:
-    """Return the game and the file that it came from."""
+    """Return the names of the env; of a cartridge's game, and the file that it came from."""
+    if "cartridge" not in recipe:
+        return [str(recipe[key]) for key in _NAME_KEYS if key in recipe]
     cartridge, game = mapping_of(recipe["cartridge"]), mapping_of(recipe.get("game"))
     file = f"{cartridge.get('name')}, sha256 {_short_hash(cartridge.get('sha256'))}"
-    return file if game.get("name", "unknown") == "unknown" else f"{game['name']} ({file})"
+    return [file if game.get("name", "unknown") == "unknown" else f"{game['name']} ({file})"]
 
 
 def _setting(key: str, value: object) -> str:

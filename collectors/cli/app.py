@@ -131,17 +131,14 @@ class _Group(_FlagsWithoutType, TyperGroup):
 def _loaded(name: str) -> Any:
     module, what = COMMANDS[name][0].split(":")
     command = getattr(importlib.import_module(f"stepwell.collectors.cli.{module}"), what)
-    if isinstance(command, dict):  # it has commands of its own
-        single = typer.Typer(cls=_Subgroup, rich_markup_mode="rich", add_completion=False)
-        for each, function in command.items():
-            if each:
-                single.command(name=each, cls=_Command)(function)
-            else:
-                single.callback(invoke_without_command=True)(function)
-        return typer.main.get_command(single)
-    single = typer.Typer(rich_markup_mode="rich", add_completion=False)
-    single.command(name=name, cls=_Command)(command)
-    return typer.main.get_command(single)
+    made = typer.Typer(cls=_Subgroup, rich_markup_mode="rich", add_completion=False)
+    # A dict has commands of its own; of one command alone Typer makes no group.
+    for each, function in (command if isinstance(command, dict) else {name: command}).items():
+        if each:
+            made.command(name=each, cls=_Command)(function)
+        else:
+            made.callback(invoke_without_command=True)(function)
+    return typer.main.get_command(made)
 
 
 app = typer.Typer(

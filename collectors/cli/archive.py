@@ -7,18 +7,29 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 
 from ...buffers import RowsDiffer, SequenceReplayBuffer, Unprovable
 from ...buffers.storage.disk.publish import disk_bytes
 from ..loop.report import format_bytes
-from .game_options import with_playing
+from .game_options import AGAIN, PLAYED_IDS, with_playing
 from .health import DIFFERS, UNREACHABLE
-from .options import PlayedIds, StoreFolder, parse_ids, stored_ids
+from .options import Row, StoreFolder, ids_in, stored_ids, taken, with_options
 from .output import Output, Part, plural, with_output
 
-_entry_option = partial(typer.Option, rich_help_panel="A catalogue")
+_CATALOGUE = {
+    "A catalogue": {
+        "index": Row(
+            "INDEX",
+            "Add it to this index, a TOML file in the folder of the archive or above; it may be "
+            "new.",
+            of=Path,
+        ),
+        "name": Row("NAME", "The name of the data set, such as maze/random."),
+        "policy": Row("TEXT", "What chose the actions, in words."),
+        "license": Row("NAME", "The licence of the archive: cc-by-4.0, mit, other, ..."),
+    }
+}
 CODES: dict[type[Exception], int] = {RowsDiffer: DIFFERS, Unprovable: UNREACHABLE}
 """Exit codes where episodes are not proved."""
 
@@ -27,14 +38,16 @@ if TYPE_CHECKING:
 
 
 @with_output("start again", codes=CODES)
-@with_playing
+@with_playing(PLAYED_IDS, "chosen")
+@with_playing(AGAIN)
+@with_options("entry", _CATALOGUE, partial(taken, _CATALOGUE))
 def archive_store(
     folder: StoreFolder,
     *,
     out: Annotated[
         Path, typer.Option("--out", "-o", metavar="FILE", help="The new file: NAME.swa.")
     ],
-    episodes: PlayedIds = None,
+    chosen: dict[str, Any],
     unproved: Annotated[
         bool, typer.Option("--unproved", help="Do not play the episodes before they are archived.")
     ] = False,
@@ -42,27 +55,7 @@ def archive_store(
         bool, typer.Option("--provable", help="Leave out episodes that cannot be played again.")
     ] = False,
     again: dict[str, Any],
-    index: Annotated[
-        Path | None,
-        _entry_option(
-            metavar="INDEX",
-            help="Add it to this index, a TOML file in the folder of the archive or above; it may "
-            "be new.",
-        ),
-    ] = None,
-    name: Annotated[
-        str | None,
-        _entry_option(metavar="NAME", help="The name of the data set, such as maze/random."),
-    ] = None,
-    policy: Annotated[
-        str | None, _entry_option(metavar="TEXT", help="What chose the actions, in words.")
-    ] = None,
-    license: Annotated[
-        str | None,
-        _entry_option(
-            metavar="NAME", help="The licence of the archive: cc-by-4.0, mit, other, ..."
-        ),
-    ] = None,
+    entry: dict[str, Any],
     output: Output,
 ) -> None:
     r"""Write a store to a small file, which holds actions and seeds instead of what envs show.
@@ -80,38 +73,43 @@ def archive_store(
     from ..simulation.archive import archive
     from ..simulation.player import played_status
 
-    ids = _ids_of(episodes)
-    entry = {"policy": policy, "license": license}
-    _check_entry(index, {"name": name, **entry}, is_part=ids is not None or provable)
+    _check_entry(entry, is_part=bool(chosen) or provable)
     with (
         output.line(f"looking at {folder} ...") as line,
         SequenceReplayBuffer.open(folder, read_only=True) as replay,
     ):
-        stored = np.unique(replay.storage.index.records["episode"]).tolist()
+        if chosen:
+            again["episodes"] = stored_ids(chosen["episodes"], ids_in(replay), folder)
         report = archive(
             replay,
             out,
-            episodes=None if ids is None else stored_ids(ids, stored, folder),
             is_proved=not unproved,
             only_provable=provable,
             **again,
             progress=line.reporter(played_status(str(folder))),
         )
-        if index is not None:
+        if entry:
             from ..catalogue.datasets import add_dataset
 
             try:
-                add_dataset(index, str(name), out, replay, policy=str(policy), license=str(license))
+                add_dataset(archive=out, replay=replay, **entry)
             except BaseException:
                 out.unlink()
                 raise
     before = disk_bytes(folder)
     more = {"store": str(folder), "path": str(out), "disk_bytes": before}
-    output.show({**report.to_json(), **more}, _archive_parts(report, before, out))
+    parts = made_parts(
+        report,
+        out,
+        Part(f"{format_bytes(before)} -> {format_bytes(report.archive_bytes)}"),
+        Part(f"{report.archive_bytes / max(1, report.steps):.2f} bytes a step"),
+        Part("proved") if report.is_proved else Part("unproved", style="yellow"),
+    )
+    output.show({**report.to_json(), **more}, parts)
 
 
 @with_output("start again", codes=CODES)
-@with_playing
+@with_playing({**PLAYED_IDS, **AGAIN})
 def restore_store(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The archive: NAME.swa.")],
     *,
@@ -121,7 +119,6 @@ def restore_store(
             "--out", "-o", metavar="NEW", help="Folder of the store; it must be new or empty."
         ),
     ],
-    episodes: PlayedIds = None,
     again: dict[str, Any],
     output: Output,
 ) -> None:
@@ -140,32 +137,30 @@ def restore_store(
     from ..simulation.archive import restore
     from ..simulation.player import played_status
 
-    ids = _ids_of(episodes)
     with output.line(f"looking at {file} ...") as line, SequenceReplayBuffer(out) as target:
-        report = restore(
-            file,
-            target,
-            episodes=None if ids is None else stored_ids(ids, archived_ids(file), file),
-            **again,
-            progress=line.reporter(played_status(str(file))),
-        )
+        if "episodes" in again:
+            again["episodes"] = stored_ids(again["episodes"], archived_ids(file), file)
+        report = restore(file, target, **again, progress=line.reporter(played_status(str(file))))
     more = {"archive": str(file), "path": str(out), "disk_bytes": disk_bytes(out)}
-    output.show({**report.to_json(), **more}, _restore_parts(report, file, out))
+    parts = made_parts(
+        report,
+        out,
+        Part(f"{format_bytes(file.stat().st_size)} -> {format_bytes(disk_bytes(out))}"),
+        Part(f"{plural(report.played_steps, 'step')} played"),
+        Part("equal rows"),
+    )
+    output.show({**report.to_json(), **more}, parts)
 
 
-def _ids_of(episodes: str | None) -> tuple[range, ...] | None:
-    return None if episodes is None else parse_ids("--episodes", episodes)
-
-
-def _check_entry(index: Path | None, entry: Mapping[str, str | None], *, is_part: bool) -> None:
+def _check_entry(entry: Mapping[str, Any], *, is_part: bool) -> None:
     """Refuse options of an entry that do not belong together, before the store is played."""
-    given = [each for each, value in entry.items() if value is not None]
-    if index is None and given:
-        raise ValueError(f"--{given[0]}: expected --index with it, the catalogue's file, got none")
-    if index is not None and len(given) < len(entry):
-        missing = next(each for each in entry if each not in given)
-        raise ValueError(f"--index: expected --{missing} with it, got none; give it")
-    if index is not None and is_part:
+    if entry and "index" not in entry:
+        first = next(iter(entry))
+        raise ValueError(f"--{first}: expected --index with it, the catalogue's file, got none")
+    missing = [each for each in _CATALOGUE["A catalogue"] if each not in entry]
+    if entry and missing:
+        raise ValueError(f"--index: expected --{missing[0]} with it, got none; give it")
+    if entry and is_part:
         raise ValueError(
             "--index: expected a whole store, got some episodes of it: filter or copy it first"
         )
@@ -182,23 +177,3 @@ def made_parts(report: ArchiveReport | RestoreReport, out: Path, *middle: Part) 
         Part(f"{report.seconds:,.1f} s"),
         Part(f"in {out}", style="bold"),
     ]
-
-
-def _archive_parts(report: ArchiveReport, before: int, out: Path) -> list[Part]:
-    return made_parts(
-        report,
-        out,
-        Part(f"{format_bytes(before)} -> {format_bytes(report.archive_bytes)}"),
-        Part(f"{report.archive_bytes / max(1, report.steps):.2f} bytes a step"),
-        Part("proved") if report.is_proved else Part("unproved", style="yellow"),
-    )
-
-
-def _restore_parts(report: RestoreReport, file: Path, out: Path) -> list[Part]:
-    return made_parts(
-        report,
-        out,
-        Part(f"{format_bytes(file.stat().st_size)} -> {format_bytes(disk_bytes(out))}"),
-        Part(f"{plural(report.played_steps, 'step')} played"),
-        Part("equal rows"),
-    )

@@ -190,7 +190,10 @@ def collect(
     with naming_config(context):
         at_once = count_in("--num-envs", num_envs) or 0
         request = games.request(env, at_once, count_in("--workers", workers, 0))
-        goal = Goal(count_in("--steps", steps), count_in("--episodes", episodes))
+        goal: dict[str, Any] = {
+            "steps": count_in("--steps", steps),
+            "episodes": count_in("--episodes", episodes),
+        }
         chosen_seed = count_in("--seed", seed, 0)
         chosen_shard = parse_shard("--shard", shard)
         places = Places(
@@ -214,7 +217,7 @@ def collect(
             line = stack.enter_context(output.line(places.making(request)))
             defaults = missing_values(info_fields, request)
             shown = distributed_status if places.groups else collect_status
-            status = partial(shown, steps=goal.steps, episodes=goal.episodes)
+            status = partial(shown, **goal)
             common: dict[str, Any] = {"seed": used_seed, "shard": used_shard, "tolerate": faults}
             common |= {"info": defaults, "metadata": facts, "log": log}
             collector: Collector | LocalCollector
@@ -237,9 +240,7 @@ def collect(
                 stack.callback(envs.close)  # the Collector closes them too, once there is one
                 collector = Collector(envs, agent, replay, **common)
             stack.enter_context(collector)
-            report = collector.collect(
-                steps=goal.steps, episodes=goal.episodes, progress=line.reporter(status)
-            )
+            report = collector.collect(**goal, progress=line.reporter(status))
             session = replay.sessions[-1]
         made = {"env": env, "num_envs": request.num_envs, "seed": used_seed, "session": session}
         store = replay.storage
@@ -247,13 +248,6 @@ def collect(
         stored_bytes = int(store.index.records["nbytes"].sum())
         size_parts = describe_size(disk_bytes(out), raw_bytes, stored_bytes)
         output.show({**report.to_json(), **made}, *summary(report, used_seed, size_parts))
-
-
-class Goal(NamedTuple):
-    """The number of steps, or of episodes, to collect."""
-
-    steps: int | None
-    episodes: int | None
 
 
 class Places(NamedTuple):
@@ -329,15 +323,17 @@ def _missing(name: str, column: object) -> np.ndarray:
     return np.full(rows.shape[1:], missing, rows.dtype)
 
 
-def _refuse_early(request: EnvRequest, goal: Goal, places: Places, out: Path, resume: bool) -> None:
+def _refuse_early(
+    request: EnvRequest, goal: Mapping[str, Any], places: Places, out: Path, resume: bool
+) -> None:
     """Refuse invalid arguments before anything is created."""
     if places.groups or places.processes:
         _check_places(request, places, "--groups" if places.groups else "--processes")
-    if (goal.steps is None) == (goal.episodes is None):
-        got = "neither" if goal.steps is None else "both"
+    if (goal["steps"] is None) == (goal["episodes"] is None):
+        got = "neither" if goal["steps"] is None else "both"
         raise ValueError(f"expected either --steps or --episodes, got {got}; give one of them")
     refuse_folder(out, resume)
-    if goal.episodes is not None:
+    if goal["episodes"] is not None:
         refuse_endless(request.env, request.options, ", or count with --steps")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -22,9 +22,9 @@ from ...buffers.view.summary import describe_size, statistics_of
 from ..loop.report import format_bytes
 from .options import (
     Codecs,
-    GivenSelection,
     StoreFolder,
     format_ids,
+    ids_in,
     parse_codecs,
     refuse_store,
     stored_ids,
@@ -96,8 +96,8 @@ def merge(
     )
 
 
-@with_selection
 @with_output("start again")
+@with_selection
 def filter_episodes(
     folder: StoreFolder,
     *,
@@ -115,7 +115,7 @@ def filter_episodes(
     invert: Annotated[
         bool, typer.Option("--invert", help="Keep the episodes that do not match.")
     ] = False,
-    selection: GivenSelection,
+    selection: EpisodeSelection,
     digest: _Digest = False,
     output: Output,
 ) -> None:
@@ -131,8 +131,7 @@ def filter_episodes(
     --invert keeps exactly what is left out without it, also cut episodes that are
     not ranked. The new store keeps the order of the old one, whatever --sort is.
     """
-    asked = selection.parsed()
-    if asked.is_empty:
+    if selection.is_empty:
         raise ValueError(
             "expected at least one condition, got none: give --where, --episodes, "
             "--min-return, --max-return, --min-steps, --max-steps, --ended, --cut, --top or "
@@ -142,8 +141,8 @@ def filter_episodes(
         raise ValueError(
             "expected --out with the folder of the new store, or --dry-run, got neither; give one"
         )
-    keep = replace(asked, others=invert)
-    _refuse_unknown(folder, asked)
+    keep = replace(selection, others=invert)
+    _refuse_unknown(folder, selection)
     if dry_run or out is None:
         _show_selected(folder, keep, output)
     else:
@@ -177,7 +176,7 @@ def _refuse_unknown(folder: Path, selection: EpisodeSelection) -> None:
     wanted = set(where) if isinstance(where, Mapping) else set[str]()
     wanted |= {sort} if sort is not None and sort not in SORT_NAMES else set()
     with SequenceReplayBuffer.open(folder, read_only=True) as replay:
-        stored_ids(ids, np.unique(replay.storage.index.records["episode"]).tolist(), folder)
+        stored_ids(ids, ids_in(replay), folder)
         if not wanted:
             return
         known: set[str] = set()
@@ -269,53 +268,46 @@ def _summary(report: CopyReport, before: int, after: int) -> list[Part]:
 # Dry runs.
 
 
-@dataclass(slots=True)
-class _Group:
-    """The episodes that are kept, or those that are dropped."""
-
-    ids: list[int] = field(default_factory=list[int])
-    steps: list[int] = field(default_factory=list[int])
-    returns: list[float] = field(default_factory=list[float])
-
-    def to_json(self) -> dict[str, object]:
-        return {
-            "episodes": self.ids,
-            "steps": sum(self.steps),
-            "lengths": statistics_of(np.array(self.steps)),
-            "returns": statistics_of(np.array(self.returns)),
-        }
-
-
 def _show_selected(folder: Path, selection: EpisodeSelection, output: Output) -> None:
-    kept, dropped = _Group(), _Group()
     with SequenceReplayBuffer.open(folder, read_only=True) as replay:
         choice = selection.choose(stored_episodes(replay.storage))
-        for episode, is_kept in zip(stored_episodes(replay.storage), choice.is_chosen, strict=True):
-            group = kept if is_kept else dropped
-            group.ids.append(episode.id)
-            group.steps.append(episode.steps)
-            group.returns.append(episode.total_reward)
+        numbers = np.array(
+            [(one.id, one.steps, one.total_reward) for one in stored_episodes(replay.storage)],
+            [("ids", np.int64), ("steps", np.int64), ("returns", np.float64)],
+        )
+    is_kept = np.frombuffer(choice.is_chosen, np.bool_)
+    groups = {"kept": numbers[is_kept], "dropped": numbers[~is_kept]}
     if output.as_json:
-        not_ranked = {"cut": choice.not_whole, "without_value": choice.without_value}
-        groups = {"kept": kept.to_json(), "dropped": dropped.to_json()}
-        print_json({**groups, "not_ranked": not_ranked} if selection.is_ranking else groups)
+        facts: dict[str, object] = {name: _group_json(group) for name, group in groups.items()}
+        if selection.is_ranking:
+            facts["not_ranked"] = {"cut": choice.not_whole, "without_value": choice.without_value}
+        print_json(facts)
     elif not output.quiet:
-        table_console().print(_selection_table(kept, dropped))
+        table_console().print(_selection_table(groups))
         end = "nothing was written; run it without --dry-run to write the store"
         print_lines(*([choice.sentence] if choice.sentence else []), end)
 
 
-def _selection_table(kept: _Group, dropped: _Group) -> rich.table.Table:
+def _group_json(group: np.ndarray) -> dict[str, object]:
+    return {
+        "episodes": group["ids"].tolist(),
+        "steps": int(group["steps"].sum()),
+        "lengths": statistics_of(group["steps"]),
+        "returns": statistics_of(group["returns"]),
+    }
+
+
+def _selection_table(groups: Mapping[str, np.ndarray]) -> rich.table.Table:
     made = table("")
     for name in ("episodes", "steps", "mean return", "from", "to"):
         made.add_column(name, justify="right")
     made.add_column("ids", overflow="fold")
-    for name, group in (("kept", kept), ("dropped", dropped)):
-        statistics = statistics_of(np.array(group.returns))
+    for name, group in groups.items():
+        statistics = statistics_of(group["returns"])
         returns = ["", "", ""]
         if statistics is not None:
             returns = [f"{statistics['mean']:,.1f}"]
             returns += [f"{statistics[key]:,.6g}" for key in ("min", "max")]
-        counts = f"{len(group.ids):,}", f"{sum(group.steps):,}"
-        made.add_row(name, *counts, *returns, format_ids(group.ids, 50))
+        counts = f"{len(group):,}", f"{group['steps'].sum():,}"
+        made.add_row(name, *counts, *returns, format_ids(group["ids"].tolist(), 50))
     return made

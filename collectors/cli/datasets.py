@@ -16,7 +16,7 @@ from ..loop.report import format_bytes
 from .archive import CODES, made_parts
 from .errors import sentence_of, show_error
 from .exchange import FormatOptions, export_data, parse_options, written_formats
-from .game_options import with_playing
+from .game_options import AGAIN, with_playing
 from .health import DIFFERS, UNREACHABLE
 from .options import count_in
 from .output import Output, Part, plural, print_json, print_lines, table_console, with_output
@@ -77,7 +77,7 @@ def show(
 
 
 @with_output("start again", codes=CODES)
-@with_playing
+@with_playing(AGAIN)
 def get(
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="Of the list.", autocompletion=_names)
@@ -139,7 +139,7 @@ def get(
 
 
 @with_output("start again")
-@with_playing
+@with_playing(AGAIN)
 def check(
     name: Annotated[
         str | None,
@@ -186,7 +186,15 @@ def check(
                 continue
         done.append(found)
         if not output.is_silent:
-            print_lines(_checked_parts(found))
+            parts = [
+                Part(found.name, style="bold"),
+                Part("equal") if found.is_equal else Part("DIFFERS", style="bold red"),
+                Part(plural(found.episodes, "episode")),
+                *([Part(plural(found.steps, "step"))] if found.is_equal else []),
+            ]
+            if found.changed:
+                parts.append(Part(f"other versions: {', '.join(found.changed)}", style="yellow"))
+            print_lines(parts)
         if not found.is_equal and not output.as_json:
             show_error(f"{each}: {found.why}")
     code = DIFFERS if any(not one.is_equal for one in done) else UNREACHABLE if left else 0
@@ -222,16 +230,3 @@ def _show_table(found: Sequence[Dataset]) -> None:
             about = rich.text.Text(f"{entry.env}, {entry.policy} ({entry.license})", style="dim")
             console.print(rich.padding.Padding(about, (0, 0, 0, 4), expand=False))
     print_lines("", f"{plural(len(found), 'data set')}; make one: stepwell datasets get NAME")
-
-
-def _checked_parts(found: DatasetCheck) -> list[Part]:
-    parts = [
-        Part(found.name, style="bold"),
-        Part("equal") if found.is_equal else Part("DIFFERS", style="bold red"),
-        Part(plural(found.episodes, "episode")),
-    ]
-    if found.is_equal:
-        parts.append(Part(plural(found.steps, "step")))
-    if found.changed:
-        parts.append(Part(f"other versions: {', '.join(found.changed)}", style="yellow"))
-    return parts

@@ -54,7 +54,12 @@ def doctor(
         "stepwell": {"version": __version__, "core": native.path()},
         "machine": _machine(),
         "packages": _packages(),
-        "works": _trials(),
+        "works": {
+            "store": _tried(_store_keeps_rows),
+            "Atari": _tried(_atari_plays),
+            "NES": _tried(_nes_emulators),
+            "MP4": _tried(_video_codecs),
+        },
         "folder": _disk(folder),
         "variables": {k: v for k, v in sorted(os.environ.items()) if _VARIABLES.fullmatch(k)},
     }
@@ -100,17 +105,8 @@ def _packages() -> dict[str, object]:
     return {name: version for name, version in found.items() if version is not None}
 
 
-def _trials() -> dict[str, object]:
-    """A short trial of each part: what it did, or its error in one line."""
-    return {
-        "store": _tried(_store_keeps_rows),
-        "Atari": _tried(_atari_plays),
-        "NES": _tried(_nes_emulators),
-        "MP4": _tried(_video_codecs),
-    }
-
-
 def _tried(trial: Callable[[], str]) -> str:
+    """Try a part for a short time; its report, or its error in one line."""
     try:
         return trial()
     except Exception as error:  # whatever it is, it is what the report is for

@@ -14,12 +14,12 @@ from ...buffers import Codec, SequenceReplayBuffer
 from ...buffers.base.memory_limit import bounded_memory
 from ...buffers.base.package import __version__
 from ...buffers.base.progress import bytes_status, format_bytes
+from ...buffers.curation.selection import EpisodeSelection
 from ...buffers.exchange.formats.format import Format, format_names, format_of, option_help
 from ...buffers.storage.disk.publish import is_inside
 from .errors import printable
 from .options import (
     Codecs,
-    GivenSelection,
     License,
     StoreFolder,
     number_of_bytes,
@@ -53,8 +53,8 @@ FormatOptions = Annotated[
 ]
 
 
-@with_selection
 @with_output("start again")
+@with_selection
 def export(
     folder: StoreFolder,
     *,
@@ -79,7 +79,7 @@ def export(
         bool,
         typer.Option("--dry-run", help="Check everything and show the result; write nothing."),
     ] = False,
-    selection: GivenSelection,
+    selection: EpisodeSelection,
     output: Output,
 ) -> None:
     """Write a data set that another library reads. The store is not changed.
@@ -91,9 +91,9 @@ def export(
 
     Nothing is overwritten; an error or Ctrl-C leaves nothing behind.
     """
-    keep = selection.parsed()
     settings: dict[str, Any] = {"options": parse_options(option or []), "dry_run": dry_run}
-    settings |= {"keep": None if keep.is_empty else keep, "card": card, "license": license}
+    settings |= {"card": card, "license": license}
+    settings["keep"] = None if selection.is_empty else selection
     replay = SequenceReplayBuffer.open(folder, read_only=True)
     export_data(replay, to, out, settings, output)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from .make_envs import (
     parse_crop,
     parse_size,
 )
-from .options import PLAYING, Row, count_in, real_number, taken, with_options
+from .options import Row, count_in, parse_ids, real_number, taken, with_options
 
 run_option = partial(typer.Option, rich_help_panel="What to run")
 _GAMES, _ATARI, _NES = "Atari and NES games", "Atari games only", "NES cartridges only"
@@ -182,20 +182,23 @@ class GivenGameOptions:
 
 with_game_options = with_options("games", GAME_OPTIONS, GivenGameOptions)
 
-_AGAIN: Mapping[str, Mapping[str, Row]] = {
-    PLAYING: {
-        "lanes": Row(
-            "N",
-            "Episodes to play at a time, each in a process. Default: one for each core.",
-            count_in,
-        ),
-        "env": Row(
-            "MODULE:NAME",
-            "A function that makes the env, or an env id, where the store does not say how.",
-            lambda option, text: id_or_factory(text, option),
-        ),
-        "rom": Row("FILE", "The cartridge of an NES game.", of=Path),
-    }
+PLAYED_IDS: Mapping[str, Row] = {"episodes": Row("IDS", "Only these, such as 3,10-20.", parse_ids)}
+AGAIN: Mapping[str, Row] = {
+    "lanes": Row(
+        "N", "Episodes to play at a time, each in a process. Default: one for each core.", count_in
+    ),
+    "env": Row(
+        "MODULE:NAME",
+        "A function that makes the env, or an env id, where the store does not say how.",
+        lambda option, text: id_or_factory(text, option),
+    ),
+    "rom": Row("FILE", "The cartridge of an NES game.", of=Path),
 }
-# A command gets arguments of the functions that play episodes again.
-with_playing = with_options("again", _AGAIN, partial(taken, _AGAIN))
+
+
+def with_playing(
+    rows: Mapping[str, Row], name: str = "again"
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command these arguments of the functions that play episodes again, in ``name``."""
+    panels = {"Playing episodes again": rows}
+    return with_options(name, panels, partial(taken, panels))

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-import numpy as np
 import typer
 
 from ...buffers import RepairReport, SequenceReplayBuffer, VerifyReport, repair, verify
@@ -18,9 +17,9 @@ from ...buffers.storage.disk.publish import check_complete
 from ...buffers.storage.disk.snapshot import Recovery
 from ...buffers.storage.disk.verify import Damage
 from ..loop.report import format_bytes
-from .game_options import with_playing
+from .game_options import AGAIN, PLAYED_IDS, with_playing
 from .make_envs import AtariBackend
-from .options import PLAYING, PlayedIds, count_in, format_ids, parse_ids, stored_ids
+from .options import Row, count_in, format_ids, ids_in, stored_ids
 from .output import Output, Part, plural, print_json, print_lines, with_output
 
 if TYPE_CHECKING:
@@ -29,11 +28,22 @@ if TYPE_CHECKING:
 DAMAGED = 1
 """Exit code: the store is damaged."""
 
+_REPLAYED = {
+    **PLAYED_IDS,
+    "sample": Row("N", "Only N of them, the same ones each time.", count_in),
+    **AGAIN,
+    "backend": Row(
+        "NAME",
+        "Play an Atari game on another backend than the recorded one: native or python.",
+        of=AtariBackend,
+    ),
+}
+
 _Report = TypeVar("_Report")
 
 
 @with_output("nothing was changed")
-@with_playing
+@with_playing(_REPLAYED)
 def verify_stores(
     folders: Annotated[list[Path], typer.Argument(metavar="DIR", help="Folders of stores.")],
     *,
@@ -44,22 +54,7 @@ def verify_stores(
             help="Play the episodes again and compare every row with what the env shows.",
         ),
     ] = False,
-    episodes: PlayedIds = None,
-    sample: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N", help="Only N of them, the same ones each time.", rich_help_panel=PLAYING
-        ),
-    ] = None,
     again: dict[str, Any],
-    backend: Annotated[
-        AtariBackend | None,
-        typer.Option(
-            metavar="NAME",
-            help="Play an Atari game on another backend than the recorded one: native or python.",
-            rich_help_panel=PLAYING,
-        ),
-    ] = None,
     output: Output,
 ) -> None:
     """Compare every checksum of a store. Nothing is changed; it may be in use.
@@ -74,16 +69,20 @@ def verify_stores(
     cannot be played.
     """
     codes: set[int] = set()
-    given = {"episodes": episodes, "sample": sample, **again, "backend": backend}
-    options = _replay_options(replay, given)
+    if again and not replay:
+        raise ValueError(
+            f"--{next(iter(again))}: expected --replay with it, got none; add --replay"
+        )
+    if again.get("backend") == "auto":
+        raise ValueError("--backend: expected native or python, got auto; name one")
     for folder in folders:
         report = _with_progress(folder, output, partial(verify, folder))
         codes.add(0 if report.is_whole else DAMAGED)
         if not output.as_json and (not output.quiet or not report.is_whole):
             print_lines(*_verify_lines(report))
         replayed: ReplayReport | None = None
-        if options is not None and report.is_whole:
-            replayed = replay_store(folder, options, output)
+        if replay and report.is_whole:
+            replayed = replay_store(folder, again, output)
             codes.add(replayed.exit_code)
             if not output.as_json and (not output.quiet or replayed.exit_code):
                 print_lines(*replayed.lines())
@@ -223,23 +222,6 @@ DIFFERS, UNREACHABLE = 1, 3
 _MOST_LINES, _IDS_LENGTH = 20, 60
 
 
-def _replay_options(is_asked: bool, given: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Arguments of `resimulate`, with ranges of ids; None where no replay is asked for."""
-    names = [name for name, value in given.items() if value is not None]
-    if not is_asked:
-        if names:
-            raise ValueError(f"--{names[0]}: expected --replay with it, got none; add --replay")
-        return None
-    if given["backend"] == "auto":
-        raise ValueError("--backend: expected native or python, got auto; name one")
-    episodes = given["episodes"]
-    return {
-        **given,
-        "episodes": None if episodes is None else parse_ids("--episodes", episodes),
-        "sample": count_in("--sample", given["sample"]),
-    }
-
-
 @dataclass(slots=True)
 class ReplayReport:
     """The result of the replay of a store."""
@@ -318,13 +300,9 @@ class ReplayReport:
             "steps": self.played_steps,
             "seconds": round(self.seconds, 3),
             "differing": [
-                {
-                    "episode": proof.episode,
-                    "field": None if proof.first_difference is None else proof.first_difference[0],
-                    "row": None if proof.first_difference is None else proof.first_difference[1],
-                    "why": proof.why,
-                }
+                {"episode": proof.episode, "field": name, "row": row, "why": proof.why}
                 for proof in sorted(self.differing, key=lambda one: one.episode)
+                for name, row in [proof.first_difference or (None, None)]
             ],
             "unreachable": [
                 {"why": why, "episodes": sorted(ids)} for why, ids in self.unreachable.items()
@@ -360,10 +338,10 @@ def replay_store(folder: Path, options: Mapping[str, Any], output: Output) -> Re
             report.played_steps = steps
             show(steps, all_steps)
 
-        ids: list[int] = np.unique(replay.storage.index.records["episode"]).tolist()
-        asked = options["episodes"]
-        episodes = None if asked is None else stored_ids(asked, ids, folder)
-        with resimulate(replay, **{**options, "episodes": episodes}, progress=count) as proofs:
+        if "episodes" in options:
+            ids = stored_ids(options["episodes"], ids_in(replay), folder)
+            options = {**options, "episodes": ids}
+        with resimulate(replay, **options, progress=count) as proofs:
             changes = {one: None for maker in proofs.makers for one in maker.differences}
             report.changes = list(changes)
             for proof in proofs:

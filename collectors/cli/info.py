@@ -19,8 +19,6 @@ from ...buffers.view.histograms import histogram
 from ...buffers.view.summary import (
     FIELD_COLUMNS,
     RUN_COLUMNS,
-    SeedCounts,
-    StoreSummary,
     describe_recipe,
     digest_of,
     field_lines,
@@ -77,7 +75,12 @@ def info(
         print_json({**found.to_json(), "digest": computed, "provenance": counts})
         return
     console = table_console()
-    console.print(_overview(found, computed, seeds))
+    grid = rich.table.Table.grid(padding=(0, 2))
+    grid.add_column(style="bold")
+    grid.add_column(overflow="fold")
+    for name, text in overview(found, computed, seeds):
+        grid.add_row(name, _cell(text))
+    console.print(grid)
     console.print(_table(FIELD_COLUMNS, field_lines(found.spec)))
     console.print(_table(RUN_COLUMNS, run_lines(found.sessions)))
     for name, numbers in (("return", found.returns), ("length", found.lengths)):
@@ -143,17 +146,6 @@ def _bar(length: float) -> str:
     full, rest = divmod(round(length * 8), 8)
     bar = "█" * full + (_BAR[rest - 1] if rest else "")
     return bar or ("▏" if length else "")
-
-
-def _overview(
-    store: StoreSummary, digest: str | None, seeds: SeedCounts | None
-) -> rich.table.Table:
-    grid = rich.table.Table.grid(padding=(0, 2))
-    grid.add_column(style="bold")
-    grid.add_column(overflow="fold")
-    for name, text in overview(store, digest, seeds):
-        grid.add_row(name, _cell(text))
-    return grid
 
 
 def _cell(text: object) -> rich.text.Text:

@@ -56,18 +56,12 @@ def load_policy(name: str, *, deterministic: bool = False) -> GivenPolicy:
         raise ValueError(f"--policy: expected {_FORMS}, got {name!r}; name it so")
     if is_model:
         return _LoadedModel(_load_model(option, rest), deterministic)
-    found = _load_module(option, rest) if kind == "torch" else _load_own(option, name)
+    found = _load_module(option, rest) if kind == "torch" else load_object("--policy", name)
+    if inspect.isclass(found):
+        refuse_signature(option, found, 0, "no arguments, since a class is instantiated first")
+        found = found()
     as_policy(found, option)  # an error names the option
     return cast("GivenPolicy", found)
-
-
-def _load_own(option: str, name: str) -> object:
-    """Load the object, or make one of the class, that is named as module:callable."""
-    found = load_object("--policy", name)
-    if not inspect.isclass(found):
-        return found
-    refuse_signature(option, found, 0, "no arguments, since a class is instantiated first")
-    return found()
 
 
 # Models of Stable-Baselines3.

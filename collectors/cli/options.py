@@ -11,29 +11,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Optional, get_args
 
+import numpy as np
 import typer
 
-from ...buffers import Codec
+from ...buffers import Codec, SequenceReplayBuffer
 from ...buffers.base.number_checks import count_in as count_in
 from ...buffers.base.number_checks import number_of_bytes as number_of_bytes
-from ...buffers.curation.selection import SORT_NAMES, EpisodeSelection, parse_selection
+from ...buffers.curation.selection import SORT_NAMES, parse_selection
 from ...buffers.curation.selection import format_ids as format_ids
 from ...buffers.curation.selection import parse_ids as parse_ids
 from ...buffers.curation.selection import parse_metadata as parse_metadata
 from ...buffers.curation.selection import real_number as real_number
 
-PLAYING, OUTPUT = "Playing episodes again", "Output"
-"""Panels of options."""
+OUTPUT = "Output"
+"""A panel of options."""
 
 _IDS_LENGTH = 60
 
 
 StoreFolder = Annotated[
     Path, typer.Argument(metavar="DIR", help="Folder of a store; it is only read.")
-]
-PlayedIds = Annotated[
-    str | None,
-    typer.Option(metavar="IDS", help="Only these, such as 3,10-20.", rich_help_panel=PLAYING),
 ]
 Codecs = Annotated[
     list[str] | None,
@@ -132,17 +129,6 @@ def taken(panels: Mapping[str, Mapping[str, Row]], values: Mapping[str, Any]) ->
     }
 
 
-@dataclass(frozen=True, slots=True)
-class GivenSelection:
-    """Conditions on episodes, as they were given."""
-
-    values: dict[str, Any]
-
-    def parsed(self) -> EpisodeSelection:
-        """The selection; empty where no condition was given."""
-        return parse_selection(**self.values)
-
-
 _SELECTION = {
     "Conditions on episodes (all of them must hold)": {
         "where": Row(
@@ -179,7 +165,8 @@ _SELECTION = {
         ),
     },
 }
-with_selection = with_options("selection", _SELECTION, GivenSelection)
+# A command gets an EpisodeSelection, which is empty where no condition was given.
+with_selection = with_options("selection", _SELECTION, lambda values: parse_selection(**values))
 
 
 def parse_codecs(option: str, texts: Sequence[str]) -> dict[str, Codec]:
@@ -206,6 +193,12 @@ def refuse_store(out: Path, otherwise: str = "") -> None:
             f"--out {out} holds a store already: expected a new or empty folder; {otherwise}choose "
             f"another folder"
         )
+
+
+def ids_in(replay: SequenceReplayBuffer) -> list[int]:
+    """Ids of the stored episodes, in order."""
+    found: list[int] = np.unique(replay.storage.index.records["episode"]).tolist()
+    return found
 
 
 def stored_ids(ranges: Sequence[range], ids: Sequence[int], where: object) -> list[int]:

@@ -17,6 +17,7 @@ from typing import Annotated, TypeAlias
 
 import typer
 
+from ...buffers.base.optional_libraries import load_library
 from ...buffers.storage.disk.folder import folder_path
 from ...buffers.storage.disk.publish import is_inside
 from ..loop.report import format_bytes
@@ -70,14 +71,9 @@ def view(
     written grow on the page. Ctrl-C ends it. Needs: pip install 'stepwell\[view]'
     """
     with exit_on_error(debug):
-        try:
-            from ...buffers.view.server.app import App, listen, serve
-        except ModuleNotFoundError as error:
-            if error.name not in ("starlette", "uvicorn", "h11", "anyio"):
-                raise
-            raise ImportError(
-                "stepwell view needs Starlette and uvicorn: pip install 'stepwell[view]'"
-            ) from None
+        for module in ("starlette.applications", "uvicorn", "h11"):
+            load_library(module, "stepwell view", install="'stepwell[view]'")
+        from ...buffers.view.server.app import App, listen, serve
         from ...buffers.view.server.export import Exports
         from ...buffers.view.server.guard import Access
         from ...buffers.view.server.stores import Stores

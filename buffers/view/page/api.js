@@ -43,12 +43,7 @@ async function request(path, options) {
     throw lost();
   }
   if (answer.ok) return answer;
-  let sentence = "";
-  try {
-    sentence = (await answer.json()).error;
-  } catch {
-    sentence = "";
-  }
+  let sentence = await answer.json().then(({ error }) => error).catch(() => "");
   if (!sentence && answer.status === 403) {
     sentence = "This page has no key: open the address that “stepwell view” has printed again.";
   }

@@ -70,11 +70,10 @@ function showError(error) {
 
 // ---- filter, table, histograms
 
-const storeParts = () =>
-  app.off.size ? { store: app.stores.filter((store) => !store.error && !app.off.has(store.index)).map((store) => store.index) } : {};
+app.shownStores = () => app.stores.filter((store) => !store.error && !app.off.has(store.index));
+const storeParts = () => (app.off.size ? { store: app.shownStores().map((store) => store.index) } : {});
 app.filterValue = () => filter.value;
 app.filterParts = () => ({ ...filter.value, ...storeParts() });
-app.shownStores = () => app.stores.filter((store) => !store.error && !app.off.has(store.index));
 
 const filter = new Filter(() => {
   saveState();
@@ -109,7 +108,7 @@ const table = (app.table = new Table({
 function applyFilter() {
   table.reload().then((isRight) => {
     if (!isRight) return;
-    say(`${table.summary} in the table`);
+    say(`${counted(table.matching, "episode")} in the table`);
     drawHistograms();
   });
 }

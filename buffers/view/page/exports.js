@@ -26,25 +26,17 @@ export class Exports {
       h("label", { for: "export-store" }, "Store"), store,
       h("label", { for: "export-name" }, "Name"), name,
       h("span", {}), start);
-    form.addEventListener("submit", async (event) => {
-      event.preventDefault();
-      error.textContent = "";
-      start.disabled = true;
-      try {
-        await postJson("/api/exports", { name: name.value.trim(), filter: app.filterValue(), store: Number(store.value) });
-        say("The store is being written", 0);
-        await this.follow();
-      } catch (problem) {
-        error.textContent = problem.message;
-      }
-      start.disabled = false;
+    onSubmit(form, start, error, async () => {
+      await postJson("/api/exports", { name: name.value.trim(), filter: app.filterValue(), store: Number(store.value) });
+      say("The store is being written", 0);
+      await this.follow();
     });
     this.results = h("ul", { id: "export-results", class: "results" });
     const ids = h("textarea", { id: "ids-text", readonly: true, rows: 3, "aria-label": "Ids of the matching episodes" });
     const idButtons = h("p", { class: "buttons" },
       h("button", { type: "button", id: "copy-ids", class: "quiet", onclick: (event) => copyText(ids.value, event.target) }, "Copy ids"),
       h("button", { type: "button", id: "save-ids", class: "quiet", onclick: () => saveFile(new Blob([ids.value], { type: "text/plain" }), "ids.txt") }, "Save ids"),
-      h("button", { type: "button", id: "save-csv", class: "quiet", onclick: (event) => this.saveTable(event.target) }, "Save table as CSV"));
+      h("button", { type: "button", id: "save-csv", class: "quiet", onclick: ({ target }) => working(target, error, () => this.saveTable(target)) }, "Save table as CSV"));
     this.dialog.replaceChildren(
       h("h2", { id: "export-title" }, "Export"),
       h("p", {}, `${counted(app.table.matching, "matching episode")}. The stores on this page are never changed.`),
@@ -54,14 +46,7 @@ export class Exports {
       h("h3", {}, "Ids and table"), ids, idButtons,
       h("form", { method: "dialog" }, h("button", { id: "close-export" }, "Close")));
     this.dialog.showModal();
-    getText("/api/ids", app.filterParts()).then(
-      (text) => {
-        ids.value = text;
-      },
-      (problem) => {
-        ids.value = problem.message;
-      },
-    );
+    getText("/api/ids", app.filterParts()).catch((problem) => problem.message).then((text) => (ids.value = text));
     if (folder) this.follow().catch(() => {});
   }
 
@@ -85,27 +70,19 @@ export class Exports {
   }
 
   async saveTable(button) {
-    const before = button.textContent;
-    button.disabled = true;
-    try {
-      const { table } = this.app;
-      const lines = [];
-      for (let start = 0; start < Math.min(table.matching, CSV_ROWS); ) {
-        const answer = await table.read({ sort: table.sort, order: table.order, start, count: 1000 });
-        if (!lines.length) lines.push(answer.columns.map(csvCell).join(","));
-        if (!answer.rows.length) break;
-        for (const row of answer.rows) {
-          lines.push(row.map((value, place) => csvCell(answer.columns[place] === "store" ? this.app.stores[value]?.name ?? value : value)).join(","));
-        }
-        start += answer.rows.length;
-        button.textContent = `${whole(lines.length - 1)} rows…`;
+    const { table } = this.app;
+    const lines = [];
+    for (let start = 0; start < Math.min(table.matching, CSV_ROWS); ) {
+      const answer = await table.read({ sort: table.sort, order: table.order, start, count: 1000 });
+      if (!lines.length) lines.push(answer.columns.map(csvCell).join(","));
+      if (!answer.rows.length) break;
+      for (const row of answer.rows) {
+        lines.push(row.map((value, place) => csvCell(answer.columns[place] === "store" ? this.app.stores[value]?.name ?? value : value)).join(","));
       }
-      saveFile(new Blob([`${lines.join("\r\n")}\r\n`], { type: "text/csv" }), "episodes.csv");
-    } catch (problem) {
-      byId("export-error").textContent = problem.message;
+      start += answer.rows.length;
+      button.textContent = `${whole(lines.length - 1)} rows…`;
     }
-    button.textContent = before;
-    button.disabled = false;
+    saveFile(new Blob([`${lines.join("\r\n")}\r\n`], { type: "text/csv" }), "episodes.csv");
   }
 
   openClip(panel) {
@@ -125,22 +102,13 @@ export class Exports {
       line("Format", kind), info.images.length > 1 ? line("Field", field) : "",
       line("First row", begin), line("Last row", end), line("Rows a second", fps), line("Enlarge", scale),
       h("span", {}), save);
-    form.addEventListener("submit", async (event) => {
-      event.preventDefault();
-      error.textContent = "";
-      save.disabled = true;
+    onSubmit(form, save, error, async () => {
       save.textContent = "Being made…";
-      try {
-        const parts = { field: field.value, begin: begin.value, stop: Number(end.value) + 1, fps: fps.value, scale: scale.value };
-        if (info.first_row) parts.first_row = info.first_row;
-        const blob = await getBlob(`/clip/${info.store}/${info.id}.${kind.value}`, parts);
-        saveFile(blob, `${store.name}-episode-${info.id}.${kind.value}`.replace(/[^\w.-]+/g, "_"));
-        say("The clip is saved", 0);
-      } catch (problem) {
-        error.textContent = problem.message;
-      }
-      save.disabled = false;
-      save.textContent = "Save clip";
+      const parts = { field: field.value, begin: begin.value, stop: Number(end.value) + 1, fps: fps.value, scale: scale.value };
+      if (info.first_row) parts.first_row = info.first_row;
+      const blob = await getBlob(`/clip/${info.store}/${info.id}.${kind.value}`, parts);
+      saveFile(blob, `${store.name}-episode-${info.id}.${kind.value}`.replace(/[^\w.-]+/g, "_"));
+      say("The clip is saved", 0);
     });
     this.clip.replaceChildren(
       h("h2", { id: "clip-title" }, `Clip of episode ${info.id}`),
@@ -149,6 +117,23 @@ export class Exports {
       h("form", { method: "dialog" }, h("button", { id: "close-clip" }, "Close")));
     this.clip.showModal();
   }
+}
+
+// Does some work, while its button waits; an error is shown.
+async function working(button, error, work) {
+  const before = button.textContent;
+  error.textContent = "";
+  button.disabled = true;
+  await work().catch((problem) => (error.textContent = problem.message));
+  button.textContent = before;
+  button.disabled = false;
+}
+
+function onSubmit(form, button, error, work) {
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    working(button, error, work);
+  });
 }
 
 // Spreadsheets read a text that begins with = + - @ as a formula: an apostrophe keeps it a text.

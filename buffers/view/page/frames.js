@@ -56,10 +56,6 @@ export class FramePlayer {
     return Math.floor(this.index(row) / this.size);
   }
 
-  has(row) {
-    return this.needed(this.clamp(row)).every((block) => this.blocks.has(block));
-  }
-
   needed(row) {
     const oldest = this.clamp(row - this.older.length);
     const found = [];

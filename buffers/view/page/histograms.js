@@ -43,6 +43,16 @@ export class Histogram {
     this.draw();
   }
 
+  // Bars that are being chosen; with -1 none is.
+  choose(first, last = first) {
+    Object.assign(this, { first, last });
+    this.draw();
+  }
+
+  get chosen() {
+    return this.first < 0 ? null : [Math.min(this.first, this.last), Math.max(this.first, this.last)];
+  }
+
   // The range that the filter holds; numbers or null.
   setRange(low, high) {
     this.range = [low, high];
@@ -54,7 +64,8 @@ export class Histogram {
     const { total, shares, half } = this;
     const most = Math.max(1e-9, ...shares.flat());
     const parts = [];
-    const [low, high] = this.shownRange();
+    const [first, last] = this.chosen ?? [];
+    const [low, high] = this.chosen ? [edges[first] + half, edges[last + 1] - half] : this.range;
     const span = edges[edges.length - 1] - edges[0] || 1;
     const place = (value) => Math.max(0, Math.min(WIDTH, ((value - edges[0]) / span) * WIDTH));
     if (low !== null || high !== null) {
@@ -81,23 +92,18 @@ export class Histogram {
     this.box.setAttribute("aria-valuetext", this.describe());
   }
 
-  shownRange() {
-    if (this.first < 0) return this.range;
-    const [a, b] = [Math.min(this.first, this.last), Math.max(this.first, this.last)];
-    return [this.data.edges[a] + this.half, this.data.edges[b + 1] - this.half];
-  }
-
-  describe() {
+  describe(chosen = this.chosen) {
     const { edges, counts } = this.data;
     const { total, half } = this;
     if (!total) return "no episodes";
-    if (this.first < 0) return `${counted(total, "episode")} from ${shortNumber(edges[0] + half)} to ${shortNumber(edges[edges.length - 1] - half)}`;
-    const [a, b] = [Math.min(this.first, this.last), Math.max(this.first, this.last)];
+    const [a, b] = chosen ?? [0, this.bars - 1];
+    const ends = [shortNumber(edges[a] + half), shortNumber(edges[b + 1] - half)];
+    if (!chosen) return `${counted(total, "episode")} from ${ends.join(" to ")}`;
     const inside = counts.map((bars) => bars.slice(a, b + 1).reduce((sum, count) => sum + count, 0));
     const parts = inside.map((count, store) => [count, this.names[store]]).filter(([count]) => count);
     const several = counts.filter((bars) => bars.some(Boolean)).length > 1;
     const text = several ? parts.map(([count, name]) => `${whole(count)} of ${plain(name, 40)}`).join(", ") : whole(parts[0]?.[0] ?? 0);
-    return `${shortNumber(edges[a] + half)} to ${shortNumber(edges[b + 1] - half)}: ${text || 0} episodes`;
+    return `${ends.join(" to ")}: ${text || 0} episodes`;
   }
 
   barAt(event) {
@@ -108,12 +114,10 @@ export class Histogram {
 
   // Filters by the chosen bars. A bar holds its lower edge, and only the last one its upper edge.
   apply() {
-    if (this.first < 0 || !this.bars) return;
-    const [a, b] = [Math.min(this.first, this.last), Math.max(this.first, this.last)];
+    if (!this.chosen || !this.bars) return;
+    const [a, b] = this.chosen;
     this.first = this.last = -1;
     const { edges } = this.data;
-    const isFirst = a === 0;
-    const isLast = b === this.bars - 1;
     let [low, high] = [edges[a], edges[b + 1]];
     if (this.half) [low, high] = [low + 0.5, high - 0.5];
     else {
@@ -124,7 +128,7 @@ export class Histogram {
       high = (Math.ceil(high / unit - 1e-6) * unit).toFixed(digits);
     }
     const tidy = (value) => String(Number(value));
-    this.onRange(isFirst ? null : tidy(low), isLast ? null : tidy(high));
+    this.onRange(a === 0 ? null : tidy(low), b === this.bars - 1 ? null : tidy(high));
   }
 
   listen() {
@@ -132,53 +136,30 @@ export class Histogram {
     box.addEventListener("pointerdown", (event) => {
       if (event.button > 0 || !this.bars) return;
       box.setPointerCapture(event.pointerId);
-      this.first = this.last = this.barAt(event);
-      this.draw();
+      this.choose(this.barAt(event));
     });
     box.addEventListener("pointermove", (event) => {
-      if (!box.hasPointerCapture(event.pointerId)) {
-        box.title = this.bars ? this.describeBar(this.barAt(event)) : "";
-        return;
-      }
-      this.last = this.barAt(event);
-      this.draw();
+      const bar = this.barAt(event);
+      if (box.hasPointerCapture(event.pointerId)) this.choose(this.first, bar);
+      else box.title = this.bars ? this.describe([bar, bar]) : "";
     });
     box.addEventListener("pointerup", () => this.apply());
-    box.addEventListener("pointercancel", () => {
-      this.first = this.last = -1;
-      this.draw();
-    });
+    box.addEventListener("pointercancel", () => this.choose(-1));
     box.addEventListener("dblclick", () => this.onRange(null, null));
     box.addEventListener("keydown", (event) => {
       const move = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1, Home: -Infinity, End: Infinity }[event.key];
       if (move !== undefined && this.bars) {
         const from = this.first < 0 ? (move > 0 ? -1 : this.bars) : this.last;
-        const isFirst = this.first < 0;
-        this.last = Math.max(0, Math.min(this.bars - 1, from + move));
-        if (!event.shiftKey || isFirst) this.first = this.last;
-        this.draw();
+        const bar = Math.max(0, Math.min(this.bars - 1, from + move));
+        this.choose(event.shiftKey && this.first >= 0 ? this.first : bar, bar);
       } else if (event.key === "Enter") this.apply();
       else if (event.key === "Delete" || event.key === "Backspace") this.onRange(null, null);
-      else if (event.key === "Escape" && this.first >= 0) {
-        this.first = this.last = -1;
-        this.draw();
-      } else return;
+      else if (event.key === "Escape" && this.chosen) this.choose(-1);
+      else return;
       event.preventDefault();
       event.stopPropagation();
     });
-    box.addEventListener("blur", () => {
-      if (this.first < 0) return;
-      this.first = this.last = -1;
-      this.draw();
-    });
-  }
-
-  describeBar(bar) {
-    const [first, last] = [this.first, this.last];
-    this.first = this.last = bar;
-    const text = this.describe();
-    [this.first, this.last] = [first, last];
-    return text;
+    box.addEventListener("blur", () => this.chosen && this.choose(-1));
   }
 }
 

@@ -1,5 +1,5 @@
 // The table of episodes: pages of rows are read as one scrolls; keyboard; growth in place.
-import { badge, byId, chip, counted, h, later, plain, say, whole } from "./dom.js";
+import { badge, byId, chip, h, later, plain, say, whole } from "./dom.js";
 import { shortNumber } from "./curves.js";
 
 const PAGE = 100;
@@ -419,9 +419,5 @@ export class Table {
       if (!answer.rows.length) break;
     }
     return found;
-  }
-
-  get summary() {
-    return counted(this.matching, "episode");
   }
 }

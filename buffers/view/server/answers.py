@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 import numpy as np
@@ -18,8 +20,8 @@ from ...rows.episode import End
 from ..curves import curves, values_at
 from ..episode_table import end_word, order_of, shown
 from ..histograms import action_counts, course, histogram
-from ..render import film_strip
-from .export import MOST_FRAMES, MOST_PIXELS, MOST_SCALE, ClipRequest, Exports
+from ..render import film_strip, render
+from .export import ClipMaker, Exports
 from .query import (
     FILTER_WORDS,
     BadRequest,
@@ -37,6 +39,8 @@ _MOST_ROW = 10**15
 _ACTION_ROWS = 200_000
 _BINS, _TIMELINE_POINTS = 32, 500
 _STRIP_FRAMES, _STRIP_SIDE = 8, 96  # pixels of the longer side of a frame
+_MOST_FRAMES, _MOST_PIXELS, _MOST_SCALE = 5_000, 1 << 28, 16  # of a clip; pixels of all frames
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
 
 _NOTHING: Mapping[str, object] = {
     "env": "",
@@ -168,12 +172,8 @@ class Answers:
 
     def episode(self, number: int, episode_id: int, words: QueryParameters) -> dict[str, object]:
         """All facts about one episode but its rows."""
-        opened = self._opened(number)
-        with opened.reading():
-            place = _place(opened, episode_id, words)
-            table, episode = opened.table, opened.table.episode(place)
-            end = end_word(int(table.ends[place]))
-            metadata = table.metadata(place)
+        with self._episode(number, episode_id, words) as (opened, place, episode):
+            metadata = opened.table.metadata(place)
             session = metadata.get("session")
             tag = opened.tag(place)
             return {
@@ -186,7 +186,7 @@ class Answers:
                 "return": episode.total_reward,
                 "terminated": bool(int(episode.end) & End.TERMINATED),
                 "truncated": bool(int(episode.end) & End.TRUNCATED),
-                "cut": end == "cut",
+                "cut": not episode.has_ended,
                 "starts_late": episode.first_row > 0,
                 "is_open": opened.is_growing(place),
                 "metadata": shown(metadata),
@@ -199,13 +199,9 @@ class Answers:
 
     def curves(self, number: int, episode_id: int, words: QueryParameters) -> dict[str, object]:
         """Values of some rows."""
-        opened = self._opened(number)
         points = words.whole("points", 1000, 1, _MOST_POINTS)
-        with opened.reading():
-            episode = opened.table.episode(_place(opened, episode_id, words))
-            first, last = episode.first_row, episode.first_row + episode.rows
-            begin = words.whole("begin", first, first, last - 1)
-            stop = words.whole("stop", last, begin + 1, last)
+        with self._episode(number, episode_id, words) as (_, _, episode):
+            begin, stop = _part_of(episode, words)
             try:
                 return curves(episode, words.all("name"), begin, stop, points)
             except ValueError as error:
@@ -215,9 +211,7 @@ class Answers:
         self, number: int, episode_id: int, row: int, words: QueryParameters
     ) -> dict[str, object]:
         """All values of one row, without its images."""
-        opened = self._opened(number)
-        with opened.reading():
-            episode = opened.table.episode(_place(opened, episode_id, words))
+        with self._episode(number, episode_id, words) as (opened, _, episode):
             if not episode.first_row <= row < episode.first_row + episode.rows:
                 raise Missing(f"episode {episode_id} has no row {row}")
             return values_at(episode, row, opened.texts)
@@ -226,15 +220,13 @@ class Answers:
         self, number: int, episode_id: int, field: int, block: int, words: QueryParameters
     ) -> bytes:
         """A block of frames as one WebP image."""
-        opened = self._opened(number)
-        if field >= len(opened.images):
-            raise Missing(f"there is no image field {field}")
-        image = opened.images[field]
-        columns, rows = block_size(image.height, image.width)
-        size = columns * rows
-        with opened.reading():
-            place = _place(opened, episode_id, words)
-            episode, stop = _shown_rows(opened, place, words, opened.tag(place))
+        with self._episode(number, episode_id, words) as (opened, place, episode):
+            if field >= len(opened.images):
+                raise Missing(f"there is no image field {field}")
+            image = opened.images[field]
+            columns, rows = block_size(image.height, image.width)
+            size = columns * rows
+            stop = _shown_stop(episode, words, opened.tag(place))
             begin, end = max(block * size, episode.first_row), min((block + 1) * size, stop)
             if begin >= end:
                 raise Missing(f"episode {episode_id} has no rows in block {block}")
@@ -247,39 +239,35 @@ class Answers:
 
     def strip(self, number: int, episode_id: int, words: QueryParameters) -> bytes:
         """Some frames of an episode, small and side by side, as one WebP image."""
-        opened = self._opened(number)
-        if not opened.images:
-            raise Missing(f"the episodes of store {number} have no images")
-        with opened.reading():
-            place = _place(opened, episode_id, words)
-            episode, stop = _shown_rows(opened, place, words, opened.tag())
-            rows = range(episode.first_row, stop)
+        with self._episode(number, episode_id, words) as (opened, _, episode):
+            if not opened.images:
+                raise Missing(f"the episodes of store {number} have no images")
+            rows = range(episode.first_row, _shown_stop(episode, words, opened.tag()))
             strip = film_strip(episode, opened.images[0], rows, _STRIP_FRAMES, side=_STRIP_SIDE)
         return webp(strip.pixels)
 
-    def clip(self, number: int, episode_id: int, words: QueryParameters) -> ClipRequest:
-        """The rows of a clip, checked, and few enough."""
+    def clip(self, number: int, episode_id: int, words: QueryParameters) -> tuple[str, ClipMaker]:
+        """A name of harmless characters, and what makes the clip: its rows are few enough."""
         store = self._store(number)
-        opened = store.opened
-        if not opened.images:
-            raise Missing(f"the episodes of {store.name} have no images")
-        image = opened.images[words.whole("field", 0, 0, len(opened.images) - 1)]
-        with opened.reading():
-            place = _place(opened, episode_id, words)
-            first = int(opened.table.first_rows[place])
-            last = first + int(opened.table.rows[place])
-        begin = words.whole("begin", first, first, last - 1)
-        stop = words.whole("stop", last, begin + 1, last)
-        scale = words.whole("scale", 1, 1, MOST_SCALE)
+        with self._episode(number, episode_id, words) as (opened, _, episode):
+            if not opened.images:
+                raise Missing(f"the episodes of {store.name} have no images")
+            image = opened.images[words.whole("field", 0, 0, len(opened.images) - 1)]
+            begin, stop = _part_of(episode, words)
+        scale = words.whole("scale", 1, 1, _MOST_SCALE)
         pixels = (stop - begin) * image.height * image.width * scale**2
-        if stop - begin > MOST_FRAMES or pixels > MOST_PIXELS:
-            most = min(MOST_FRAMES, MOST_PIXELS * (stop - begin) // pixels)
+        if stop - begin > _MOST_FRAMES or pixels > _MOST_PIXELS:
+            most = min(_MOST_FRAMES, _MOST_PIXELS * (stop - begin) // pixels)
             raise BadRequest(
                 f"stop: expected at most {most:,} rows at this scale, got {stop - begin:,}; choose "
                 f"fewer, or run: stepwell render"
             )
-        fps = words.real("fps", 0.1, 240)
-        return ClipRequest(store.name, store.path, episode_id, begin, stop, image.name, fps, scale)
+        rows, fps = (begin, stop), words.real("fps", 0.1, 240)  # None plays in real time
+        make = partial(
+            render, store.path, episode_id, rows=rows, fps=fps, scale=scale, field=image.name
+        )
+        name = _NOT_IN_NAMES.sub("-", store.name).strip(".-")[:80] or "store"
+        return f"{name}-episode-{episode_id}", make
 
     def ids(self, words: QueryParameters) -> str:
         """Ids of the chosen episodes as ``stepwell filter --episodes`` does, a line a store."""
@@ -307,8 +295,19 @@ class Answers:
             raise Missing(f"there is no store {number}")
         return self._stores.stores[number]
 
-    def _opened(self, number: int) -> OpenStore:
-        return self._store(number).opened
+    @contextmanager
+    def _episode(
+        self, number: int, episode_id: int, words: QueryParameters
+    ) -> Generator[tuple[OpenStore, int, StoredEpisode]]:
+        """A store, a place in its table and the episode there, which stay as they are meanwhile."""
+        opened = self._store(number).opened
+        with opened.reading():
+            row = words.whole("first_row", -1, 0, _MOST_ROW)
+            try:
+                place = opened.table.find(episode_id, None if row < 0 else row)
+            except KeyError as error:
+                raise Missing(str(error.args[0])) from error
+            yield opened, place, opened.table.episode(place)
 
     @contextmanager
     def _chosen(self, words: QueryParameters) -> Generator[list[_Chosen]]:
@@ -336,23 +335,19 @@ def _select(store: ServedStore, opened: OpenStore, selection: EpisodeSelection) 
     return _Chosen(store, opened, found.places, found.sentence)
 
 
-def _place(opened: OpenStore, episode_id: int, words: QueryParameters) -> int:
-    row = words.whole("first_row", -1, 0, _MOST_ROW)
-    try:
-        return opened.table.find(episode_id, None if row < 0 else row)
-    except KeyError as error:
-        raise Missing(str(error.args[0])) from error
+def _part_of(episode: StoredEpisode, words: QueryParameters) -> tuple[int, int]:
+    """The first of the rows that are asked for, and the one after the last."""
+    first, last = episode.first_row, episode.first_row + episode.rows
+    begin = words.whole("begin", first, first, last - 1)
+    return begin, words.whole("stop", last, begin + 1, last)
 
 
-def _shown_rows(
-    opened: OpenStore, place: int, words: QueryParameters, tag: str
-) -> tuple[StoredEpisode, int]:
-    """The episode that the page shows, and the row after its last; Missing if it is another one."""
-    episode = opened.table.episode(place)
+def _shown_stop(episode: StoredEpisode, words: QueryParameters, tag: str) -> int:
+    """The row after the last one that the page shows; Missing if it shows another episode."""
     stop = episode.first_row + words.whole("rows", episode.rows, 1, _MOST_ROW)
     if words.text("tag") not in (None, tag) or stop > episode.first_row + episode.rows:
         raise Missing(f"episode {episode.id} has changed: open it again")
-    return episode, stop
+    return stop
 
 
 def _store(store: ServedStore) -> dict[str, object]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import socket
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -19,9 +20,9 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
-from starlette.responses import FileResponse, Response
+from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from ...base.errors import StepwellError
@@ -50,6 +51,8 @@ _FOR_EVER = "private, max-age=31536000, immutable"
 _COMPRESSED = [Middleware(GZipMiddleware, minimum_size=1000, compresslevel=5)]
 ResultT = TypeVar("ResultT")
 _Endpoint = Callable[[Request], Awaitable[Response]]
+# Of errors that a user can correct, and the first kind that fits.
+_STATUS = {Missing: 404, BadRequest: 400, StepwellError: 409, OSError: 409, MemoryError: 413}
 
 
 class App:
@@ -100,7 +103,7 @@ class App:
             routes=[
                 Route(
                     path,
-                    _guarded(endpoint),
+                    endpoint,
                     methods=["GET", "POST"] if path == _EXPORTS else None,
                     middleware=_COMPRESSED
                     if path == "/" or path.startswith(("/page/", "/api/"))
@@ -108,7 +111,11 @@ class App:
                 )
                 for path, endpoint in routes.items()
             ],
-            exception_handlers={HTTPException: _refused, Exception: self._bug},
+            exception_handlers={
+                HTTPException: _refused,
+                Exception: self._bug,
+                **dict.fromkeys(_STATUS, _to_correct),
+            },
         )
         app.router.redirect_slashes = False
         self.asgi: ASGIApp = Guard(app, access, _EXPORTS)  # the app, behind its guard
@@ -164,7 +171,8 @@ class App:
         _words(request)
         version = self._stores.version
         found = await self._read(self._answers.stores)
-        exports = self._exports.folder_text
+        folder = self._exports.folder
+        exports = None if folder is None else str(folder)
         return _json({"version": version, "stores": found, "exports": exports})
 
     async def _clip(self, request: Request) -> Response:
@@ -173,11 +181,11 @@ class App:
         kind = request.path_params["kind"]
         if kind not in _CLIPS:
             raise HTTPException(404)
-        wish = await self._read(self._answers.clip, *numbers, words)
+        name, make = await self._read(self._answers.clip, *numbers, words)
         if request.method == "HEAD":
             return Response(media_type=_CLIPS[kind])
         is_gone = threading.Event()
-        work = asyncio.wrap_future(self._clips.begin(wish, kind, is_gone))
+        work = asyncio.wrap_future(self._clips.begin(make, kind, is_gone))
         while not work.done():
             await asyncio.wait({work}, timeout=_LOOK_SECONDS)
             if await request.is_disconnected():
@@ -186,7 +194,7 @@ class App:
         return FileResponse(
             path,
             media_type=_CLIPS[kind],
-            filename=wish.file_name(kind),
+            filename=f"{name}.{kind}",
             headers={"cache-control": "no-store"},
             background=BackgroundTask(path.unlink, missing_ok=True),
         )
@@ -196,34 +204,30 @@ class App:
             return _error(503, f"{_MOST_STREAMS} pages are open already: close one of them")
         if request.method == "HEAD":
             return Response(media_type=_EVENTS)
-        return _Stream(self._send_changes)
+        return StreamingResponse(self._changes(), media_type=_EVENTS)
 
-    async def _send_changes(self, receive: Receive, send: Send) -> None:
-        """Send the version whenever it changes, at most once a second, and heartbeats."""
+    async def _changes(self) -> AsyncGenerator[str]:
+        """The version whenever it changes, at most once a second, and heartbeats."""
         self._streams += 1
-        ends = [
-            asyncio.create_task(_disconnected(receive)),
-            asyncio.create_task(self._is_closing.wait()),
-        ]
         shown, silent = -1, 0.0
         try:
-            while not any(each.done() for each in ends):
+            while not self._is_closing.is_set():
                 if shown != self._stores.version:
                     shown, silent = self._stores.version, 0.0
-                    await _send_part(send, f'data: {{"version": {shown}}}\n\n')
+                    yield f'data: {{"version": {shown}}}\n\n'
                 elif silent >= _HEARTBEAT_SECONDS:
                     silent = 0.0
-                    await _send_part(send, ": still here\n\n")
-                await asyncio.wait(ends, timeout=_LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                    yield ": still here\n\n"
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._is_closing.wait(), _LOOK_SECONDS)
                 silent += _LOOK_SECONDS
-            await send({"type": "http.response.body", "body": b""})
         finally:
             self._streams -= 1
-            for each in ends:
-                each.cancel()
 
     async def _bug(self, request: Request, error: Exception) -> Response:
-        self._on_bug(error)
+        # It is none that a client takes nothing for a minute: the guard gives it up.
+        if not isinstance(error.__cause__ or error, TimeoutError):
+            self._on_bug(error)
         return _error(500, "a bug in stepwell view: its terminal shows the error")
 
     async def _export(self, request: Request) -> Response:
@@ -231,51 +235,6 @@ class App:
             return _json({"exports": self._exports.jobs()})
         wish = await _body(request)
         return _json(await self._read(self._answers.export, wish, self._exports), 202)
-
-
-class _Stream(Response):
-    """A response that goes on until its client or the server leaves."""
-
-    media_type = _EVENTS
-
-    def __init__(self, send_parts: Callable[[Receive, Send], Awaitable[None]]) -> None:
-        self._send_parts = send_parts
-        self.status_code = 200
-        self.init_headers()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it; see the ASGI specification."""
-        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        await self._send_parts(receive, send)
-
-
-async def _send_part(send: Send, text: str) -> None:
-    await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
-
-
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
-def _guarded(endpoint: _Endpoint) -> _Endpoint:
-    """The endpoint, with a sentence for what a user can correct."""
-
-    async def answer(request: Request) -> Response:
-        try:
-            return await endpoint(request)
-        except Missing as error:
-            return _error(404, str(error))
-        except BadRequest as error:
-            return _error(400, str(error))
-        except StepwellError as error:
-            return _error(409, str(error))
-        except OSError as error:
-            return _error(409, f"{error.strerror or error}")
-        except MemoryError as error:
-            return _error(413, str(error) or "not enough memory is free: ask for fewer rows")
-
-    return answer
 
 
 def _json(value: object, status: int = 200) -> Response:
@@ -296,6 +255,13 @@ def _list_of_ids(text: str) -> Response:
 
 def _error(status: int, sentence: str) -> Response:
     return _json({"error": " ".join(sentence.split())[:1000]}, status)
+
+
+async def _to_correct(request: Request, error: Exception) -> Response:
+    """A sentence for what a user can correct."""
+    status = next(code for kind, code in _STATUS.items() if isinstance(error, kind))
+    sentence = getattr(error, "strerror", None) or str(error)
+    return _error(status, sentence or "not enough memory is free: ask for fewer rows")
 
 
 async def _refused(request: Request, error: Exception) -> Response:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
@@ -21,14 +22,13 @@ from ...curation.selection import EpisodeSelection
 from ...curation.stored_episode import StoredEpisode
 from ...replay.replay import SequenceReplayBuffer
 from ...storage.disk.storage import DiskStorage
-from ..render import render
+from ..render import RenderReport
 from .query import BadRequest
 from .stores import OpenStore, ServedStore
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _UNFINISHED = ".part"  # the ending of a store that is being made
 _MOST_WAITING, _MOST_JOBS = 8, 100
-_STOP_SECONDS = 10.0
 
 
 class _Stopped(Exception):
@@ -42,11 +42,10 @@ class _Job:
     id: int
     name: str
     target: Path
-    source: Path
-    source_id: str
+    store: ServedStore
+    source_id: str  # of the store that is there now
     chosen: frozenset[tuple[int, int]]
     facts: dict[str, object]
-    store: int
     state: str = "waiting"
     error: str | None = None
     report: CopyReport = field(default_factory=CopyReport)
@@ -56,7 +55,7 @@ class _Job:
         return {
             "id": self.id,
             "name": self.name,
-            "store": self.store,
+            "store": self.store.index,
             "path": str(self.target),
             "state": self.state,
             "error": self.error,
@@ -75,18 +74,12 @@ class Exports:
 
     def __init__(self, folder: Path | None, on_bug: Callable[[Exception], None]) -> None:
         self._on_bug = on_bug
-        self._folder = None if folder is None else folder.absolute()
+        self.folder = None if folder is None else folder.absolute()
         self._jobs: deque[_Job] = deque(maxlen=_MOST_JOBS)
-        self._waiting: deque[_Job] = deque()
-        self._lock = threading.Condition()
+        self._lock = threading.Lock()
         self._is_stopping = False
-        self._thread: threading.Thread | None = None
+        self._pool = ThreadPoolExecutor(1, "stepwell-view-export")
         self._made = 0
-
-    @property
-    def folder_text(self) -> str | None:
-        """The folder as text for the page."""
-        return None if self._folder is None else str(self._folder)
 
     def jobs(self) -> list[dict[str, object]]:
         """All exports, the newest first."""
@@ -107,46 +100,32 @@ class Exports:
             raise BadRequest("filter: expected at least one episode, got none: choose others")
         # Places change when the table follows the writer, and the copy may have to wait: it knows
         # its episodes by their ids and first rows.
-        ids, first_rows = (
-            each[places].tolist() for each in (opened.table.ids, opened.table.first_rows)
-        )
-        chosen = frozenset(zip(ids, first_rows, strict=True))
-        conditions = selection.to_json()
-        facts: dict[str, object] = {
-            "command": "filter",
-            **({"conditions": conditions} if conditions else {}),
-        }
+        ids, first_rows = opened.table.ids[places], opened.table.first_rows[places]
+        chosen = frozenset(zip(ids.tolist(), first_rows.tolist(), strict=True))
+        facts: dict[str, object] = {"command": "filter"}
+        if conditions := selection.to_json():
+            facts["conditions"] = conditions
         with self._lock:
-            if len(self._waiting) >= _MOST_WAITING or self._is_stopping:
+            waiting = sum(job.state == "waiting" for job in self._jobs)
+            if waiting >= _MOST_WAITING or self._is_stopping:
                 raise BadRequest(f"expected at most {_MOST_WAITING} exports to wait: try it later")
             if any(job.name == name and job.state in ("waiting", "running") for job in self._jobs):
                 raise BadRequest(f"name: {name} is being written already; choose another name")
             self._made += 1
-            job = _Job(
-                *(self._made, name, target, store.path, opened.id),
-                *(chosen, facts, store.index),
-            )
+            job = _Job(self._made, name, target, store, opened.id, chosen, facts)
             self._jobs.append(job)
-            self._waiting.append(job)
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._work, name="stepwell-view-export", daemon=True
-                )
-                self._thread.start()
-            self._lock.notify()
+            self._pool.submit(self._run, job)
             return job.to_json()
 
     def close(self) -> None:
         """Stop the export that runs, which leaves nothing, and those that wait."""
         with self._lock:
             self._is_stopping = True
-            self._lock.notify()
-        if self._thread is not None:
-            self._thread.join(_STOP_SECONDS)
+        self._pool.shutdown()
 
     def _target(self, name: object) -> tuple[str, Path]:
         """The checked name and the path of a new store."""
-        if self._folder is None:
+        if self.folder is None:
             raise BadRequest(
                 "stepwell view was started without a folder for exports: --exports DIR"
             )
@@ -159,26 +138,15 @@ class Exports:
             raise BadRequest(
                 f"name: expected another ending than {_UNFINISHED}; choose another name"
             )
-        target = self._folder / name
+        target = self.folder / name
         if os.path.lexists(target):
             raise BadRequest(f"name: {target} is there already; choose another name")
         return name, target
 
-    def _work(self) -> None:
-        while True:
-            with self._lock:
-                while not self._waiting and not self._is_stopping:
-                    self._lock.wait()
-                if self._is_stopping:
-                    for job in self._waiting:
-                        job.state = "cancelled"
-                    return
-                job = self._waiting.popleft()
-                job.state = "running"
-            self._run(job)
-
     def _run(self, job: _Job) -> None:
         try:
+            self._check()
+            job.state = "running"
             self._copy(job)
         except _Stopped:
             job.state = "cancelled"
@@ -201,11 +169,12 @@ class Exports:
             job.report = report
             self._check()
 
+        path = job.store.path
         # Opened again: what is shown grows meanwhile.
-        with SequenceReplayBuffer.open(job.source, read_only=True, on_corrupt="skip") as source:
+        with SequenceReplayBuffer.open(path, read_only=True, on_corrupt="skip") as source:
             storage = source.storage
             if not isinstance(storage, DiskStorage) or storage.store != job.source_id:
-                raise StoreNotFound(f"{job.source} holds another store by now: look at it again")
+                raise StoreNotFound(f"{path} holds another store by now: look at it again")
             self._target(job.name)  # again: others may have made it
             with SequenceReplayBuffer(job.target) as target:
                 job.report = copy_episodes(
@@ -217,36 +186,8 @@ class Exports:
             raise _Stopped
 
 
-MOST_FRAMES = 5_000
-"""Frames of a clip."""
-
-MOST_PIXELS = 1 << 28
-"""Pixels of all its frames."""
-
-MOST_SCALE = 16
-"""Pixels on each side of a stored pixel."""
-
 _MOST_WAITING_CLIPS = 4
-_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
-
-
-@dataclass(frozen=True, slots=True)
-class ClipRequest:
-    """The rows that a clip is to show; all numbers are checked."""
-
-    name: str  # of the store
-    path: Path
-    episode: int  # its id
-    begin: int  # first row, counted from the reset
-    stop: int  # row after the last
-    field: str
-    fps: float | None  # rows a second; None plays in real time
-    scale: int  # pixels on each side of a stored pixel
-
-    def file_name(self, kind: str) -> str:
-        """The name under which a browser saves it, made of harmless characters."""
-        name = _NOT_IN_NAMES.sub("-", self.name).strip(".-")[:80] or "store"
-        return f"{name}-episode-{self.episode}.{kind}"
+ClipMaker: TypeAlias = Callable[..., RenderReport]  # `render`, without the file and its progress
 
 
 class Clips:
@@ -258,14 +199,14 @@ class Clips:
         self._waiting: set[Future[Path]] = set()
         self._is_closing = False
 
-    def begin(self, wish: ClipRequest, kind: str, is_gone: threading.Event) -> Future[Path]:
+    def begin(self, make: ClipMaker, kind: str, is_gone: threading.Event) -> Future[Path]:
         """Begin to write a clip of that file ending; the caller removes the file."""
         # `is_gone` is set when nobody waits for it any more. If the clip cannot be made, the future
         # raises BadRequest.
         self._waiting = {each for each in self._waiting if not each.done()}
         if len(self._waiting) >= _MOST_WAITING_CLIPS or self._is_closing:
             raise BadRequest("other clips are being made: try again when they are done")
-        work = self._pool.submit(self._write, wish, kind, is_gone)
+        work = self._pool.submit(self._write, make, kind, is_gone)
         self._waiting.add(work)
         return work
 
@@ -275,7 +216,7 @@ class Clips:
         self._pool.shutdown(cancel_futures=True)
         self._folder.cleanup()
 
-    def _write(self, wish: ClipRequest, kind: str, is_gone: threading.Event) -> Path:
+    def _write(self, make: ClipMaker, kind: str, is_gone: threading.Event) -> Path:
         def check(done: int, total: int) -> None:
             if is_gone.is_set() or self._is_closing:
                 raise BadRequest("nobody waits for this clip any more")
@@ -283,16 +224,7 @@ class Clips:
         check(0, 0)
         path = Path(self._folder.name) / f"{secrets.token_hex(8)}.{kind}"
         try:
-            render(
-                wish.path,
-                wish.episode,
-                path,
-                rows=(wish.begin, wish.stop),
-                fps=wish.fps,
-                scale=wish.scale,
-                field=wish.field,
-                progress=check,
-            )
+            make(path, progress=check)
         except BadRequest:
             raise
         except (ValueError, ImportError) as error:

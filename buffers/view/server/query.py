@@ -10,10 +10,9 @@ from urllib.parse import parse_qsl
 
 from ...curation.selection import EpisodeSelection, parse_selection
 
-FILTER_WORDS = (
-    *("min_return", "max_return", "min_steps", "max_steps", "ended", "ids", "where"),
-    *("top", "bottom", "rank", "include_cut"),
-)
+_NUMBERS = ("min_return", "max_return", "min_steps", "max_steps")
+_TEXTS = (*_NUMBERS, "ids", "top", "bottom", "rank")
+FILTER_WORDS = (*_NUMBERS, "ended", "ids", "where", "top", "bottom", "rank", "include_cut")
 """QueryParameters of a filter: the options of ``stepwell filter``."""
 
 _REPEATED = ("where", "store", "name")
@@ -148,17 +147,10 @@ def selection_of(words: QueryParameters) -> EpisodeSelection:
         words.choice("ended", "true", ("true", "false"))
     try:
         return parse_selection(
+            **{_OPTIONS.get(name, name): words.text(name) for name in _TEXTS},
             where=where,
-            episodes=ids,
-            min_return=words.text("min_return"),
-            max_return=words.text("max_return"),
-            min_steps=words.text("min_steps"),
-            max_steps=words.text("max_steps"),
             ended=ended == "true",
             cut=ended == "false",
-            top=words.text("top"),
-            bottom=words.text("bottom"),
-            sort=words.text("rank"),
             include_cut=words.choice("include_cut", "false", ("true", "false")) == "true",
             named=lambda name: _WORDS.get(name, name),
         )

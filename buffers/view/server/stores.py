@@ -8,24 +8,20 @@ import logging
 import secrets
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 
 from ...base.errors import StepwellError, StoreCorrupt, StoreNotFound
 from ...pictures.encode import block_size
 from ...pictures.image_fields import image_fields
-from ...replay.replay import SequenceReplayBuffer
 from ...rows.episode import End
+from ...storage.disk.publish import check_complete
 from ...storage.disk.storage import DiskStorage
 from ...storage.field_locator import DamagedChunk
 from ..curves import action_names, curve_names, left_out, text_names
 from ..episode_table import EpisodeTable, shown
-from ..summary import (
-    describe_env,
-    describe_maker,
-    describe_seed,
-    describe_versions,
-)
+from ..summary import describe_env, describe_maker, describe_seed, describe_versions
 
 _LOG = logging.getLogger("stepwell.buffers")
 _REFRESH_SECONDS = 2.0
@@ -39,10 +35,8 @@ class OpenStore:
     """A store that could be opened."""
 
     def __init__(self, path: Path) -> None:
-        self._replay = SequenceReplayBuffer.open(path, read_only=True, on_corrupt="skip")
-        storage = self._replay.storage
-        assert isinstance(storage, DiskStorage)
-        self.storage = storage
+        check_complete(path)
+        self.storage = storage = DiskStorage.open(path, read_only=True, on_corrupt="skip")
         self.lock = storage.lock
         self.id = storage.store
         self.is_closed = False
@@ -68,10 +62,8 @@ class OpenStore:
             if len(self.storage.sessions) != sessions:
                 self._describe()
                 is_other = True
-        was_being_written, self.is_being_written = (
-            self.is_being_written,
-            self.storage.is_being_written,
-        )
+        was_being_written = self.is_being_written
+        self.is_being_written = self.storage.is_being_written
         return is_other or was_being_written != self.is_being_written
 
     @contextlib.contextmanager
@@ -104,7 +96,7 @@ class OpenStore:
             self.is_closed = True
             if hasattr(self, "table"):  # else it could not be made
                 self.table.close()
-            self._replay.close()
+            self.storage.close()
 
     def _describe(self) -> None:
         """Note what changes only with a new run."""
@@ -287,18 +279,12 @@ class Stores:
 def _names(paths: Sequence[Path]) -> list[str]:
     """Short names, all different: the last part of each path, and more parts where needed."""
     parts = [path.absolute().parts[1:] or ("/",) for path in paths]
-    names = ["/".join(each[-1:]) for each in parts]
-    for length in (2, 3):
-        holders: dict[str, set[tuple[str, ...]]] = {}
-        for name, each in zip(names, parts, strict=True):
-            holders.setdefault(name, set()).add(each)
-        names = [
-            "/".join(each[-length:]) if len(holders[name]) > 1 else name
-            for name, each in zip(names, parts, strict=True)
-        ]
-    seen: dict[str, int] = {}
-    for place, name in enumerate(names):
-        seen[name] = number = seen.get(name, 0) + 1
-        if number > 1:
-            names[place] = f"{name} ({number})"
+    names: list[str] = []
+    seen: Counter[str] = Counter()
+    for mine in parts:
+        others = [each for each in parts if each != mine]
+        lengths = (n for n in (1, 2) if all(each[-n:] != mine[-n:] for each in others))
+        name = "/".join(mine[-next(lengths, 3) :])
+        seen[name] += 1
+        names.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
     return names

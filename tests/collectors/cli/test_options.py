@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepwell.buffers.curation.selection import EpisodeSelection
+from stepwell.buffers.curation.selection import EpisodeSelection, parse_selection
 from stepwell.collectors.cli.options import (
-    GivenSelection,
     count_in,
     format_ids,
     number_of_bytes,
@@ -86,17 +85,15 @@ def test_formatted_ids_are_read_back(ids: set[int]) -> None:
 
 
 def test_all_conditions_are_read() -> None:
-    found = GivenSelection(
-        dict(
-            where=["task=door", "level=3"],
-            episodes="3,10-20",
-            min_return="-1.5",
-            max_return="20",
-            min_steps="5",
-            max_steps="1k",
-            ended=True,
-        )
-    ).parsed()
+    found = parse_selection(
+        where=["task=door", "level=3"],
+        episodes="3,10-20",
+        min_return="-1.5",
+        max_return="20",
+        min_steps="5",
+        max_steps="1k",
+        ended=True,
+    )
     assert found == EpisodeSelection(
         where={"task": "door", "level": 3},
         ids=(range(3, 4), range(10, 21)),
@@ -106,4 +103,4 @@ def test_all_conditions_are_read() -> None:
         max_steps=1000,
         has_ended=True,
     )
-    assert GivenSelection({"cut": True}).parsed() == EpisodeSelection(has_ended=False)
+    assert parse_selection(cut=True) == EpisodeSelection(has_ended=False)

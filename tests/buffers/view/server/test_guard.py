@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import hmac
 from collections.abc import Iterator
@@ -423,3 +424,23 @@ def test_a_request_while_the_server_ends_is_refused_with_a_sentence(viewer: View
     viewer.app.close()
     reply = viewer.ask("/api/stores")
     assert (reply.status, reply.json["error"].count("stepwell view")) == (503, 1)
+
+
+def test_a_client_that_takes_nothing_is_given_up_and_no_bug(
+    viewer: Viewer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run(scope: dict[str, Any], body: bytes) -> Reply:
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": body}
+
+        async def send(message: Any) -> None:
+            await asyncio.sleep(60)
+
+        await viewer.app.asgi(scope, receive, send)
+        return Reply(0, [], b"")
+
+    monkeypatch.setattr(guard, "_SEND_SECONDS", 0.01)
+    monkeypatch.setattr(viewer, "_run", run)
+    with pytest.raises((TimeoutError, RuntimeError)):
+        viewer.ask("/api/stores")
+    assert viewer.bugs == []
