@@ -283,7 +283,7 @@ def add_dataset(
         episodes=len(episodes),
         return_mean=float(returns.mean()) if len(returns) else math.nan,
         return_std=float(returns.std()) if len(returns) else math.nan,
-        archive=_inside(path, archive),
+        archive=path_in(path, archive),
         archive_bytes=Path(archive).stat().st_size,
         store_bytes=int(replay.storage.index.records["nbytes"].sum()),
         license=license,
@@ -291,7 +291,7 @@ def add_dataset(
         digest=replay.digest(),
         versions=dict(mapping_of(facts.get("versions"))),
         extra=extra,
-        rom="" if rom is None else _inside(path, rom),
+        rom="" if rom is None else path_in(path, rom),
     )
     write_entry(path, entry)
     return entry
@@ -323,7 +323,7 @@ def _checked_files(
     return path, file_of(index, entry.rom) if rom is None and entry.rom else rom
 
 
-def _inside(index: Path, file: str | os.PathLike[str]) -> str:
+def path_in(index: Path, file: str | os.PathLike[str]) -> str:
     """The path of a file from the index's folder on."""
     folder, given = index.absolute().parent, Path(file).absolute()
     try:

@@ -209,8 +209,8 @@ def _entry(name: str, given: Mapping[str, object]) -> Dataset:
             raise ValueError(f"versions: expected at most {_MOST_VERSIONS}, got {len(versions)}")
         return Dataset(
             name=name,
-            env=_text(get("env"), "env"),
-            policy=_text(get("policy"), "policy"),
+            env=checked_text(get("env"), "env"),
+            policy=checked_text(get("policy"), "policy"),
             steps=whole(get("steps"), "steps"),
             episodes=whole(get("episodes"), "episodes", 1),
             return_mean=_number(get("return_mean"), "return_mean"),
@@ -218,10 +218,13 @@ def _entry(name: str, given: Mapping[str, object]) -> Dataset:
             archive=_matched(get("archive"), "archive", _FILE, "a path in the index's folder"),
             archive_bytes=whole(get("archive_bytes"), "archive_bytes", 1),
             store_bytes=whole(get("store_bytes"), "store_bytes"),
-            license=_text(get("license"), "license"),
+            license=checked_text(get("license"), "license"),
             sha256=_matched(get("sha256"), "sha256", _SHA256, "64 hexadecimal digits"),
             digest=_matched(get("digest"), "digest", _DIGEST, "16 hexadecimal digits"),
-            versions={_text(key, "versions"): _text(one, key) for key, one in versions.items()},
+            versions={
+                checked_text(key, "versions"): checked_text(one, key)
+                for key, one in versions.items()
+            },
             extra=_extra(given.get("extra", "")),
             rom=_matched(given["rom"], "rom", _FILE, "a path in the index's folder")
             if "rom" in given
@@ -242,7 +245,8 @@ def _extra(value: object) -> str:
     return str(value)
 
 
-def _text(value: object, name: str) -> str:
+def checked_text(value: object, name: str) -> str:
+    """The text, if an entry may have it."""
     found = any_text(value, name[:_LONGEST])
     if not 0 < len(found) <= _LONGEST or not found.isprintable():
         raise ValueError(
@@ -252,7 +256,7 @@ def _text(value: object, name: str) -> str:
 
 
 def _matched(value: object, name: str, form: re.Pattern[str], words: str) -> str:
-    found = _text(value, name)
+    found = checked_text(value, name)
     if not form.fullmatch(found):
         raise ValueError(f"{name}: expected {words}, got {found!r:.80}")
     return found

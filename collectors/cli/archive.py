@@ -73,7 +73,7 @@ def archive_store(
     from ..simulation.archive import archive
     from ..simulation.player import played_status
 
-    _check_entry(entry, is_part=bool(chosen) or provable)
+    _check_entry(entry, out, is_part=bool(chosen) or provable)
     with (
         output.line(f"looking at {folder} ...") as line,
         SequenceReplayBuffer.open(folder, read_only=True) as replay,
@@ -152,18 +152,29 @@ def restore_store(
     output.show({**report.to_json(), **more}, parts)
 
 
-def _check_entry(entry: Mapping[str, Any], *, is_part: bool) -> None:
-    """Refuse options of an entry that do not belong together, before the store is played."""
-    if entry and "index" not in entry:
+def _check_entry(entry: Mapping[str, Any], out: Path, *, is_part: bool) -> None:
+    """Refuse what no entry can have, before the store is played."""
+    if not entry:
+        return
+    if "index" not in entry:
         first = next(iter(entry))
         raise ValueError(f"--{first}: expected --index with it, the catalogue's file, got none")
     missing = [each for each in _CATALOGUE["A catalogue"] if each not in entry]
-    if entry and missing:
+    if missing:
         raise ValueError(f"--index: expected --{missing[0]} with it, got none; give it")
-    if entry and is_part:
+    if is_part:
         raise ValueError(
             "--index: expected a whole store, got some episodes of it: filter or copy it first"
         )
+    from ..catalogue.datasets import path_in
+    from ..catalogue.index import checked_name, checked_text, read_index
+
+    checked_name(entry["name"])
+    for name in ("policy", "license"):
+        checked_text(entry[name], name)
+    path_in(entry["index"], out)
+    if entry["index"].exists():
+        read_index(entry["index"])
 
 
 def made_parts(report: ArchiveReport | RestoreReport, out: Path, *middle: Part) -> list[Part]:

@@ -130,14 +130,19 @@ def test_bad_input_is_one_sentence(stepwell: CommandLine, command: str, parts: s
 def test_archive_writes_the_entry_or_nothing(stepwell: CommandLine) -> None:
     assert stepwell("collect CartPole-v1 --workers 0 --steps 100 --out a --seed 7 -q").code == 0
     Path("ours").mkdir()
+    Path("broken.toml").write_text("[", encoding="utf-8")
+    Path("empty").mkdir()
+    Path("empty/manifest.json").touch()
     for options, parts in (
         ("--name x", "--name|--index"),
         ("--index i.toml --name x", "--policy"),
         ("--index i.toml --name x --policy p --license l --episodes 0", "whole"),
         ("--index i.toml --name X --policy p --license l", "small letters"),
         ("--index ours/i.toml --name x --policy p --license l", "ours"),
+        ("--index broken.toml --name x --policy p --license l", "broken.toml|TOML"),
+        ("--index i.toml --name x --policy '' --license l", "policy"),
     ):
-        stepwell.refused(f"archive a -o a.swa --unproved {options}", parts)
+        stepwell.refused(f"archive empty -o a.swa {options}", parts)  # before it is looked at
     about = "--name pole/mine --policy mine --license cc-by-4.0"
     said = stepwell(f"archive a -o ours/a.swa --lanes 1 --index ours/index.toml {about}")
     assert (said.code, said.err) == (0, "")
