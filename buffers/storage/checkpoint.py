@@ -1,14 +1,6 @@
 """The bytes of a checkpoint: JSON values and arrays. Pure: uses no files and no clock.
 
-::
-
-    magic       8 bytes
-    checksum    u32, crc32 of all that follows
-    lengths     u32 bytes of JSON
-    JSON        the value; an array is {"$array": [dtype, shape, offset, bytes]}
-    arrays      one after the other, each at a multiple of 8
-
-All numbers are little-endian; offsets count from the end of the JSON, rounded up to 8.
+`docs/disk-format.md` describes every byte.
 """
 
 from __future__ import annotations
