@@ -674,8 +674,9 @@ def with_metadata(buffer: Buffer, metadata: Mapping[str, object]) -> list[Part]:
 def _metadata_text(metadata: Mapping[str, object]) -> bytes:
     if not metadata:
         return b""
-    text = _to_json(dict(metadata)).encode()
-    untrusted_json.check_extent(text, metadata)
+    plain = dict(metadata)
+    text = _to_json(plain).encode()
+    untrusted_json.check_extent(text, plain)
     return text
 
 
