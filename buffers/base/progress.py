@@ -91,11 +91,7 @@ class LiveLine:
 
     def reporter(self, status: Callable[[*_Args], Status]) -> Callable[[*_Args], None]:
         """A function for an argument ``progress``, which shows the status of what it gets."""
-
-        def report(*args: *_Args) -> None:
-            self.show(lambda: status(*args))
-
-        return report
+        return lambda *args: self.show(lambda: status(*args))
 
     def __enter__(self) -> Self:
         return self
