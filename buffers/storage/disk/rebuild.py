@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -126,12 +127,10 @@ def _guess(manifest: Manifest, number: int, before: LoadedSegment | None) -> Hea
 def _fitted(guess: Header, table_bytes: int, nbytes: int, first: bytes) -> Header:
     slot = np.frombuffer(first, SLOT)[0]
     data_offset = guess.header_bytes + 2 * table_bytes
-    return Header(
-        guess.store,
-        guess.number,
-        table_bytes // SLOT.itemsize,
-        align(max(0, nbytes - data_offset)),
-        int(slot["position"]),
-        Counters(int(slot["row_id"]), guess.counters.next_episode, guess.counters.total_steps),
-        guess.facts_text,
+    return replace(
+        guess,
+        slots=table_bytes // SLOT.itemsize,
+        data_bytes=align(max(0, nbytes - data_offset)),
+        position=int(slot["position"]),
+        counters=guess.counters._replace(next_row_id=int(slot["row_id"])),
     )

@@ -230,24 +230,17 @@ def survey(
             rows = 0 if entry is not None and entry.slots == 0 else None
             yield SegmentSurvey(number, None, [Damage(path, _sentence(path, error), rows=rows)], 0)
             continue
-        damages = _wrong_length(manifest, loaded)
+        damages: list[Damage] = []
+        try:
+            check_size(loaded.segment.header, sealed.get(number), loaded.segment.nbytes, path)
+        except StoreCorrupt as error:
+            damages.append(Damage(path, str(error), is_harmless=True))
         damages += [
             Damage(path, lost_slot_message(path, slot), slot)
             for slot in loaded.committed.lost.tolist()
         ]
         chunks, nbytes = _damaged_chunks(folder.files, loaded, on_bytes)
         yield SegmentSurvey(number, loaded, damages + chunks, nbytes)
-
-
-def _wrong_length(manifest: Manifest, loaded: LoadedSegment) -> list[Damage]:
-    segment = loaded.segment
-    number = segment.header.number
-    sealed = {entry.number: entry for entry in manifest.sealed}.get(number)
-    try:
-        check_size(segment.header, sealed, segment.nbytes, segment.path)
-    except StoreCorrupt as error:
-        return [Damage(segment.path, str(error), is_harmless=True)]
-    return []
 
 
 def _damaged_chunks(
