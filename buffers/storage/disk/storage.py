@@ -15,6 +15,7 @@ from typing import Any, Literal, NoReturn, Self, cast
 import numpy as np
 
 from ...base.errors import SpecMismatch, StoreCorrupt, not_copied
+from ...base.untrusted_json import json_text
 from ...rows.episode import Chunk
 from ...spec.spec import Spec
 from ..checkpoint import pack, unpack
@@ -25,7 +26,7 @@ from ..ram import whole_capacities
 from .appender import SEGMENTS, Appender
 from .files import Files
 from .folder import StoreFolder
-from .format import Manifest, StoreOptions, json_text
+from .format import Manifest, StoreOptions
 from .segment import LoadedSegment, Segment, SegmentMaps
 from .snapshot import Border, Recovery, StoreSnapshot, read_view
 
