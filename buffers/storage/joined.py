@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
@@ -337,14 +336,11 @@ def _shifted(records: np.ndarray, number: int) -> np.ndarray:
 
 def _checked_weights(weights: Sequence[float], count: int) -> np.ndarray:
     """The weights as an array, if they are one finite number >= 0 for each storage."""
-    if len(weights) != count:
+    found = np.array(weights, np.float64)
+    is_right = found.shape == (count,) and (np.isfinite(found) & (found >= 0)).all()
+    if not is_right or not found.any():
         raise ValueError(
-            f"weights: expected one for each of {count} stores, got {len(weights)}: "
-            f"pass as many as there are stores"
+            f"weights: expected a finite number >= 0 for each of {count} stores, at least one of "
+            f"them above 0, got {weights}: change them"
         )
-    for weight in weights:
-        if not (math.isfinite(weight) and weight >= 0):
-            raise ValueError(f"weights: expected finite numbers >= 0, got {weight}: change it")
-    if not any(weights):
-        raise ValueError("weights: expected at least one above 0, got zeros alone: raise one")
-    return np.array(weights, np.float64)
+    return found
