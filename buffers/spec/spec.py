@@ -12,9 +12,9 @@ from typing import Any, Literal, TypeAlias, cast, get_args
 import numpy as np
 from gymnasium import spaces
 
-from ..base import untrusted_json
 from ..base.errors import SpecMismatch
 from ..base.number_checks import check_choice, check_whole
+from ..base.untrusted_json import items, mapping, member, text, whole
 from .exact_values import exactly
 
 FieldKind = Literal["observation", "action", "reward", "info", "extra"]
@@ -350,9 +350,9 @@ class Spec:
             >>> Spec.from_json(spec.to_json()) == spec
             True
         """
-        entries = untrusted_json.items(untrusted_json.member(data, "fields"), "fields")
-        fields = tuple(_field_from_json(untrusted_json.mapping(each, "field")) for each in entries)
-        layouts = (untrusted_json.member(data, part) for part in ("observation", "action"))
+        entries = items(member(data, "fields"), "fields")
+        fields = tuple(_field_from_json(mapping(each, "field")) for each in entries)
+        layouts = (member(data, part) for part in ("observation", "action"))
         return cls(fields, *cast("Iterable[Layout]", layouts))
 
 
@@ -524,17 +524,14 @@ def _unstack(fields: list[Field], k: int, padding: Literal["zero", "repeat"]) ->
 
 def _field_from_json(data: Mapping[str, object]) -> Field:
     """The field that `Spec.to_json` described."""
-    name = untrusted_json.text(untrusted_json.member(data, "name"), "name of a field")
+    name = text(member(data, "name"), "name of a field")
     where = f"of field {name[:200]!r}"
-    values = {key: untrusted_json.member(data, key) for key in ("dtype", "codec", "stack_padding")}
     dtype, codec, padding = (
-        untrusted_json.text(value, f"{key} {where}") for key, value in values.items()
+        text(member(data, key), f"{key} {where}") for key in ("dtype", "codec", "stack_padding")
     )
-    shape = untrusted_json.items(untrusted_json.member(data, "shape"), f"shape {where}")
-    lengths = (
-        untrusted_json.whole(length, f"shape {where}", 0, _MOST_ROW_BYTES) for length in shape
-    )
-    stack = untrusted_json.member(data, "stack")
+    shape = items(member(data, "shape"), f"shape {where}")
+    lengths = (whole(length, f"shape {where}", 0, _MOST_ROW_BYTES) for length in shape)
+    stack = member(data, "stack")
     if not _DTYPE_NAME.fullmatch(dtype):
         raise ValueError(f"dtype {where}: expected the name of a dtype, got {dtype[:60]!r}")
     try:
@@ -543,7 +540,7 @@ def _field_from_json(data: Mapping[str, object]) -> Field:
             dtype=dtype,
             shape=tuple(lengths),
             codec=cast("Codec", codec),
-            stack=untrusted_json.whole(stack, f"stack {where}", 1, _MOST_ROW_BYTES),
+            stack=whole(stack, f"stack {where}", 1, _MOST_ROW_BYTES),
             stack_padding=cast("Literal['zero', 'repeat']", padding),
         )
     except TypeError as error:  # unknown to numpy, or not plain
