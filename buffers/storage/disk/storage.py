@@ -10,11 +10,12 @@ from collections.abc import Generator, Mapping, Sequence
 from io import FileIO
 from pathlib import Path
 from threading import RLock
-from typing import Any, Literal, NoReturn, Self, cast
+from typing import Any, Literal, NoReturn, Self, cast, get_args
 
 import numpy as np
 
 from ...base.errors import SpecMismatch, StoreCorrupt, not_copied
+from ...base.number_checks import check_choice
 from ...base.untrusted_json import json_text
 from ...rows.episode import Chunk
 from ...spec.spec import Spec
@@ -156,11 +157,16 @@ class DiskStorage:
                 is out of range.
         """
         capacity, capacity_bytes = _whole_limits(capacity, capacity_bytes)
-        skip = _check_on_corrupt(on_corrupt, read_only=read_only)
+        check_choice("on_corrupt", on_corrupt, get_args(OnCorrupt))
+        if on_corrupt == "skip" and not read_only:
+            raise ValueError(
+                "on_corrupt='skip': expected read_only=True, got a store to write into; run "
+                "`stepwell repair` on it first"
+            )
         folder = StoreFolder(path, files or Files())
         folder.check()
         if read_only:
-            storage = cls(folder, None, skip=skip)
+            storage = cls(folder, None, skip=on_corrupt == "skip")
             storage._tell_opened("reading")
             return storage
         lock = folder.lock()
@@ -529,18 +535,6 @@ def _whole_limits(
 def _plain_json(name: str, value: Mapping[str, object]) -> dict[str, object]:
     """The value of an argument as it is read back from a file."""
     return cast("dict[str, object]", json.loads(json_text(dict(value), _MOST_DEPTH, name)))
-
-
-def _check_on_corrupt(on_corrupt: str, *, read_only: bool) -> bool:
-    """True for ``"skip"``, which only a reader may do."""
-    if on_corrupt not in ("raise", "skip"):
-        raise ValueError(f"on_corrupt: expected 'raise' or 'skip', got {on_corrupt!r}")
-    if on_corrupt == "skip" and not read_only:
-        raise ValueError(
-            "on_corrupt='skip': expected read_only=True, got a store to write into; run "
-            "`stepwell repair` on it first"
-        )
-    return on_corrupt == "skip"
 
 
 @contextlib.contextmanager
