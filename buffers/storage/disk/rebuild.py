@@ -43,7 +43,9 @@ def rebuild_manifest(folder: StoreFolder) -> Manifest | None:
     template = [header for header in known if header.store == store][-1]
     bare = Manifest(store, template.facts)
     headers = {
-        number: header if _is_own(header, store, number) else rebuild_header(folder, bare, number)
+        number: header
+        if header is not None and (header.store, header.number) == (store, number)
+        else rebuild_header(folder, bare, number)
         for number, header in found.items()
     }
     numbers = list(headers)
@@ -66,7 +68,12 @@ def rebuild_header(
     path = segment_path(folder.path, number)
     if path_kind(path) != "file":
         return None
-    guess = _guess(manifest, number, before)
+    position, counters = 0, Counters()
+    if before is not None:
+        position = before.segment.header.position + len(before.records)
+        counters = before.counters
+    text = manifest.facts.short_text
+    guess = Header(manifest.store, number, 1, 0, position, counters, text)
     with open_segment(folder.files, path) as file:
         nbytes = folder.files.size(file)
         header_bytes = guess.header_bytes
@@ -92,10 +99,6 @@ def _read_headers(folder: StoreFolder) -> dict[int, Header | None]:
     return found
 
 
-def _is_own(header: Header | None, store: bytes, number: int) -> bool:
-    return header is not None and header.store == store and header.number == number
-
-
 def _sealed(
     folder: StoreFolder, number: int, header: Header | None, following: Header | None
 ) -> SealedSegment:
@@ -113,15 +116,6 @@ def _sealed(
     except StoreCorrupt:
         slots = 0
     return SealedSegment(number, nbytes, slots)
-
-
-def _guess(manifest: Manifest, number: int, before: LoadedSegment | None) -> Header:
-    position, counters = 0, Counters(0, 0, 0)
-    if before is not None:
-        position = before.segment.header.position + len(before.records)
-        counters = before.counters
-    text = manifest.facts.short_text
-    return Header(manifest.store, number, 1, 0, position, counters, text)
 
 
 def _fitted(guess: Header, table_bytes: int, nbytes: int, first: bytes) -> Header:

@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from io import FileIO
 from pathlib import Path
 
-import numpy as np
-
 from ...base.errors import StoreCorrupt, StoreNotFound
 from ...base.progress import Progress, check_progress
 from ...rows.episode import End
@@ -125,8 +123,12 @@ class _Repair:
                 f"{folder} is a {path_kind(folder)}, expected a folder for damaged files, or none: "
                 f"links are not followed; move it away"
             )
-        with contextlib.suppress(StoreNotFound):
-            self._keep_manifest()
+        try:
+            self._folder.read_newest_manifest()
+        except StoreCorrupt:  # it is damaged, or older than the segments
+            self._keep(self._folder.path / "manifest.json")
+        except StoreNotFound:
+            pass
         before: LoadedSegment | None = None
         entries: dict[int, SealedSegment] = {entry.number: entry for entry in self._manifest.sealed}
         for each in self._found:
@@ -167,18 +169,15 @@ class _Repair:
     def _replace(self, loaded: LoadedSegment, lost: list[int]) -> None:
         """Rewrite the segment with its lost chunks marked."""
         header, slots = loaded.segment.header, loaded.committed.slots.copy()
-        for number in lost:
-            _mark_lost(slots, header, number)
+        for number in lost:  # its other values stay
+            slot = slots[number]
+            slot["end"] |= int(End.LOST)
+            slot["number"], slot["position"] = number, header.position + number
+            if slot["group_slots"] == 0:  # nothing is known
+                slot["group"], slot["group_slots"] = number, 1
         self._keep(loaded.segment.path)
         packed = pack_slots(header, slots)
         self._rewrite(loaded.segment.path, header, packed, *header.table_offsets)
-
-    def _keep_manifest(self) -> None:
-        """Keep a manifest that is damaged, or older than the segments."""
-        try:
-            self._folder.read_newest_manifest()
-        except StoreCorrupt:
-            self._keep(self._folder.path / "manifest.json")
 
     def _keep(self, path: Path) -> None:
         """Link a damaged file into the folder for damaged files."""
@@ -243,12 +242,3 @@ class _Repair:
                 next=following,
             )
         )
-
-
-def _mark_lost(slots: np.ndarray, header: Header, number: int) -> None:
-    """Mark a slot's chunk as lost; its other values stay."""
-    slot = slots[number]
-    slot["end"] |= int(End.LOST)
-    slot["number"], slot["position"] = number, header.position + number
-    if slot["group_slots"] == 0:  # nothing is known
-        slot["group"], slot["group_slots"] = number, 1
