@@ -292,7 +292,11 @@ class StoreFolder:
             )
 
     def _take(self, file: FileIO) -> None:
-        if not self._lock_patiently(file):
+        for _ in range(_LOCK_TRIES):  # a reader that tests the lock may hold it for a moment
+            if self.files.lock(file):
+                break
+            time.sleep(_LOCK_PAUSE_SECONDS)
+        else:
             text = self.files.pread(file, 1000, 0).decode(errors="replace").strip()
             shown = "".join(letter if letter.isprintable() else "?" for letter in text)
             holder = shown or "another process"
@@ -307,14 +311,6 @@ class StoreFolder:
         self.files.truncate(file, 0)
         text = f"pid {os.getpid()} on {socket.gethostname()} since {now}\n"
         write_at(self.files, file, text.encode(), 0)
-
-    def _lock_patiently(self, file: FileIO) -> bool:
-        """Take the lock; a reader that tests it may hold it for a moment."""
-        for _ in range(_LOCK_TRIES):
-            if self.files.lock(file):
-                return True
-            time.sleep(_LOCK_PAUSE_SECONDS)
-        return False
 
     def _make_with_parents(self, path: Path) -> None:
         if path.is_dir():
