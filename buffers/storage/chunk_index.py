@@ -61,38 +61,21 @@ _FINAL = int(End.TERMINATED | End.TRUNCATED)
 _NO_STREAM = np.iinfo(np.int64).min
 
 
-class StoredRows(Protocol):
+class _StoredRows(Protocol):
     """The part of a `Chunk`, encoded or not, that its record is made of."""
 
     @property
-    def episode(self) -> int:
-        """Id of the episode."""
-        ...
-
+    def episode(self) -> int: ...
     @property
-    def stream(self) -> int:
-        """Index of the env that played it."""
-        ...
-
+    def stream(self) -> int: ...
     @property
-    def first_row(self) -> int:
-        """Index of the first row in the episode."""
-        ...
-
+    def first_row(self) -> int: ...
     @property
-    def rows(self) -> int:
-        """Number of rows."""
-        ...
-
+    def rows(self) -> int: ...
     @property
-    def end(self) -> End:
-        """Flags of the last row."""
-        ...
-
+    def end(self) -> End: ...
     @property
-    def starts_late(self) -> bool:
-        """The rows before are lost."""
-        ...
+    def starts_late(self) -> bool: ...  # the rows before are lost
 
 
 class Counters(NamedTuple):
@@ -180,7 +163,7 @@ class ChunkIndex:
         place = (position - self.base) * _RECORD.size
         return ChunkInfo._make(_RECORD.unpack_from(self.numbers, place))
 
-    def check(self, chunks: Sequence[StoredRows]) -> list[int]:
+    def check(self, chunks: Sequence[_StoredRows]) -> list[int]:
         """Refuse chunks that cannot be appended in order; returns the steps that each adds."""
         newest = dict(self._open)
         fresh: set[int] = set()
@@ -201,7 +184,7 @@ class ChunkIndex:
             steps.append(_new_steps(chunk, rows, before))
         return steps
 
-    def append(self, chunk: StoredRows, segment: int, offset: int, nbytes: int) -> int:
+    def append(self, chunk: _StoredRows, segment: int, offset: int, nbytes: int) -> int:
         """Add a stored chunk, which `check` has accepted, and return its position."""
         position, rows = self.base + self._length, chunk.rows
         newest = self._open.pop(chunk.stream, None)
@@ -323,7 +306,7 @@ class ChunkIndex:
             counts.update(self.records, self.base)
         return counts
 
-    def _check_first(self, chunk: StoredRows, fresh: set[int]) -> None:
+    def _check_first(self, chunk: _StoredRows, fresh: set[int]) -> None:
         """Refuse a first chunk that does not begin a new episode."""
         if chunk.first_row != 0 and not chunk.starts_late:
             raise ValueError(_misplaced(chunk, 0))
@@ -457,12 +440,12 @@ class _OpenEpisode(NamedTuple):
     is_pending: bool
 
 
-def _open_after(chunk: StoredRows, rows: int, position: int) -> _OpenEpisode:
+def _open_after(chunk: _StoredRows, rows: int, position: int) -> _OpenEpisode:
     is_pending = int(chunk.end) & _PENDING != 0
     return _OpenEpisode(chunk.episode, position, chunk.first_row + rows - is_pending, is_pending)
 
 
-def _new_steps(chunk: StoredRows, rows: int, before: _OpenEpisode | None) -> int:
+def _new_steps(chunk: _StoredRows, rows: int, before: _OpenEpisode | None) -> int:
     """Env steps of a chunk: neither the reset's row nor a superseding row is a new one."""
     return rows - (chunk.first_row == 0 or (before is not None and before.is_pending))
 
@@ -473,7 +456,7 @@ def _steps_of(records: np.ndarray) -> np.ndarray:
     return steps
 
 
-def _misplaced(chunk: StoredRows, expected: int) -> str:
+def _misplaced(chunk: _StoredRows, expected: int) -> str:
     return (
         f"chunk of episode {chunk.episode} begins with row {chunk.first_row}, "
         f"expected row {expected}: chunks must be added in order"
