@@ -10,16 +10,7 @@ import sys
 from collections.abc import Callable, Generator, Sequence
 from threading import Lock, RLock
 from time import monotonic
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Final,
-    NamedTuple,
-    Self,
-    TextIO,
-    TypeAlias,
-    TypeVarTuple,
-)
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TextIO, TypeAlias, TypeVarTuple
 
 if TYPE_CHECKING:
     import rich.console

@@ -12,23 +12,8 @@ from ...base.errors import StoreCorrupt
 from ..chunk_index import Counters
 from .files import path_kind
 from .folder import StoreFolder
-from .format import (
-    MOST_SLOTS,
-    SLOT,
-    Header,
-    Manifest,
-    NextNumbers,
-    SealedSegment,
-    TableCopy,
-    align,
-)
-from .segment import (
-    LoadedSegment,
-    load,
-    open_segment,
-    read_header,
-    segment_path,
-)
+from .format import MOST_SLOTS, SLOT, Header, Manifest, NextNumbers, SealedSegment, TableCopy, align
+from .segment import LoadedSegment, load, open_segment, read_header, segment_path
 
 
 def rebuild_manifest(folder: StoreFolder) -> Manifest | None:

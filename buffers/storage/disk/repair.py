@@ -19,13 +19,7 @@ from .rebuild import rebuild_header
 from .segment import LoadedSegment, segment_path
 from .snapshot import Recovery
 from .storage import DiskStorage
-from .verify import (
-    Damage,
-    SegmentSurvey,
-    compared_bytes,
-    read_or_rebuild,
-    survey,
-)
+from .verify import Damage, SegmentSurvey, compared_bytes, read_or_rebuild, survey
 
 _LOG = logging.getLogger("stepwell.buffers.storage")
 _KEPT = "damaged"
