@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium import spaces
 
 from ..base.errors import SpecMismatch
-from ..base.number_checks import check_choice, check_whole
+from ..base.number_checks import check_choice, check_whole, is_whole
 from ..base.untrusted_json import items, mapping, member, text, whole
 from .exact_values import exactly
 
@@ -99,11 +99,16 @@ class Field:
         if np.dtype(self.dtype).kind not in _PLAIN_KINDS:
             raise TypeError(f"field {self.name!r}: expected a plain dtype, got {self.dtype}")
         check_choice(f"stack_padding of field {self.name!r}", self.stack_padding, _PADDINGS)
-        if self.stack < 1 or min(self.shape, default=0) < 0 or len(self.shape) > _MOST_AXES:
+        are_whole = all(map(is_whole, (self.stack, *self.shape)))
+        if not are_whole or min((self.stack - 1, *self.shape)) < 0 or len(self.shape) > _MOST_AXES:
             raise ValueError(
-                f"field {self.name!r}: expected a stack >= 1 and at most {_MOST_AXES} axes of "
-                f"lengths >= 0, got a stack of {self.stack} and the shape {self.shape}"
+                f"field {self.name!r}: expected whole numbers, a stack >= 1 and at most "
+                f"{_MOST_AXES} axes of lengths >= 0, got a stack of {self.stack} and the shape "
+                f"{self.shape}"
             )
+        # As they are read back from a file: plain numbers, also where NumPy's were given.
+        object.__setattr__(self, "stack", int(self.stack))
+        object.__setattr__(self, "shape", tuple(map(int, self.shape)))
         # An empty axis must not hide a long one: numpy refuses such arrays, too.
         lengths = math.prod(max(1, length) for length in self.shape)
         if lengths * self.stack * self.numpy_dtype.itemsize > _MOST_ROW_BYTES:

@@ -15,7 +15,7 @@ from typing import Any, Literal, NoReturn, Self, cast, get_args
 import numpy as np
 
 from ...base.errors import SpecMismatch, StoreCorrupt, not_copied
-from ...base.number_checks import check_choice
+from ...base.number_checks import check_choice, whole_number
 from ...base.untrusted_json import json_text
 from ...rows.episode import Chunk
 from ...spec.spec import Spec
@@ -110,6 +110,7 @@ class DiskStorage:
             StoreLocked: Another process creates a store in this folder.
         """
         capacity, capacity_bytes = _whole_limits(capacity, capacity_bytes)
+        segment_bytes = whole_number("segment_bytes", segment_bytes, 0)
         if capacity_bytes is not None:
             segment_bytes = min(segment_bytes, capacity_bytes // SEGMENTS)
         facts = StoreOptions(

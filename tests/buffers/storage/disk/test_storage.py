@@ -186,6 +186,17 @@ def test_a_budget_too_small_for_files_is_refused(tmp_path: Path) -> None:
         create(tmp_path / "a", capacity_bytes=1 << 19)
 
 
+@pytest.mark.parametrize("wrong", [1.5, -1, None, True])
+def test_a_size_of_files_that_no_file_could_have_is_refused(tmp_path: Path, wrong: Any) -> None:
+    with pytest.raises(ValueError, match=rf"^segment_bytes: .*got {wrong}$"):
+        create(tmp_path / "a", segment_bytes=wrong)
+    assert not (tmp_path / "a").exists()
+    million: Any = 1e6
+    create(tmp_path / "a", segment_bytes=million).close()
+    with reopen(tmp_path / "a") as storage:
+        assert storage.facts.segment_bytes == 1_000_000
+
+
 # --- folders with other contents ------------------------------------------------------------------
 
 
