@@ -270,6 +270,30 @@ def test_a_stream_that_no_store_can_hold_is_refused_before_anything_is_written(
         assert storage.index.record(0).stream == most
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("episode", 1.5),
+        ("episode", 1 << 62),
+        ("stream", 1.5),
+        ("first_row", -3),
+        ("first_row", 0.0),
+    ],
+)
+def test_a_place_that_no_store_can_hold_is_refused_before_anything_is_written(
+    tmp_path: Path, name: str, value: float
+) -> None:
+    place: dict[str, Any] = {name: value}
+    bad = replace(chunk_of(1, 0, 9), **place, starts_late=True)
+    with DiskStorage.create(tmp_path / "a", SPEC) as storage:
+        with pytest.raises(ValueError, match=rf"^{name} of a chunk: .*got {value}$"):
+            storage.add([chunk_of(0, 0, 9), bad])
+        assert not len(storage.index)
+        storage.add([chunk_of(0, 0, 9)])
+    with DiskStorage.open(tmp_path / "a") as storage:
+        assert len(storage.index) == 1
+
+
 @pytest.mark.proof
 def test_chunks_that_are_added_together_get_a_segment_of_their_size(tmp_path: Path) -> None:
     """Up to the largest size; later ones begin with small segments as ever."""
