@@ -220,11 +220,11 @@ class StoreFolder:
 
     def write_checkpoint(self, name: str, data: bytes) -> None:
         """Replace a checkpoint; when it returns the new one is durable."""
-        replace_file(self.files, self._checkpoint(name), data)
+        replace_file(self.files, self.checkpoint_path(name), data)
 
     def read_checkpoint(self, name: str) -> bytes:
         """The bytes of a checkpoint."""
-        path = self._checkpoint(name)
+        path = self.checkpoint_path(name)
         try:
             with self.files.open(path) as file:
                 size = self.files.size(file)
@@ -237,8 +237,9 @@ class StoreFolder:
                 f"{', '.join(there) or 'none'}; save one first"
             ) from error
 
-    def _checkpoint(self, name: str) -> Path:
-        if not re.fullmatch(r"[A-Za-z0-9_-]{1,100}", name):
+    def checkpoint_path(self, name: str) -> Path:
+        """The file of a checkpoint of that name, which is checked."""
+        if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_-]{1,100}", name):
             raise ValueError(
                 f"name of a checkpoint: expected letters, digits, - and _, got {name!r}"
             )

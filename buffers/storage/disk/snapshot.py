@@ -48,7 +48,9 @@ class Border(NamedTuple):
 
     def to_json(self) -> dict[str, object]:
         """Plain data for a checkpoint; `from_json` reads it."""
-        return {**self._asdict(), "segments": [list(each) for each in self.segments.items()]}
+        lists = {"counters": [*self.counters], "sizes": [*self.sizes]}
+        segments = [[number, slots] for number, slots in self.segments.items()]
+        return {**self._asdict(), **lists, "segments": segments}
 
     @classmethod
     def from_json(cls, value: object) -> Border:

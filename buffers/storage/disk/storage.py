@@ -379,8 +379,11 @@ class DiskStorage:
 
         Raises:
             TypeError: The state contains another type.
+            ValueError: The name has other characters; nothing has changed.
         """
-        self._require_appender().save_checkpoint(name, pack(state))
+        appender = self._require_appender()
+        self._folder.checkpoint_path(name)  # refuses a name before the writer, which it would end
+        appender.save_checkpoint(name, pack(state))
 
     def load_checkpoint(self, name: str) -> dict[str, Any]:
         """The state of that name.
