@@ -19,7 +19,7 @@ from .rebuild import rebuild_header
 from .segment import LoadedSegment, segment_path
 from .snapshot import Recovery
 from .storage import DiskStorage
-from .verify import Damage, SegmentSurvey, compared_bytes, read_or_rebuild, survey
+from .verify import Damage, SegmentSurvey, read_or_rebuild, survey, survey_all
 
 _LOG = logging.getLogger("stepwell.buffers.storage")
 _KEPT = "damaged"
@@ -81,8 +81,7 @@ def repair(
     lock = folder.lock()
     with contextlib.closing(lock):
         manifest, damages = read_or_rebuild(folder)
-        with compared_bytes(folder, progress) as on_bytes:
-            found = list(survey(folder, manifest, on_bytes))
+        found = survey_all(folder, manifest, progress)
         damages += [damage for each in found for damage in each.damages]
         if damages and not yes:
             return RepairReport(folder.path, tuple(damages), False, Recovery(), ())

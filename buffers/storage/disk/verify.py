@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -130,19 +130,17 @@ def verify(
     check_progress(progress)
     folder = StoreFolder(path, files or Files())
     manifest, damages = read_or_rebuild(folder)
-    with compared_bytes(folder, progress) as on_bytes:
-        found = list(survey(folder, manifest, on_bytes))
+    found = survey_all(folder, manifest, progress)
     live = set(read_or_rebuild(folder)[0].numbers)
     # A segment that a writer has evicted meanwhile is not missing.
     found = [each for each in found if each.number in live]
     return _report(folder, manifest, damages, found)
 
 
-@contextlib.contextmanager
-def compared_bytes(
-    folder: StoreFolder, progress: Progress[int, int]
-) -> Generator[Callable[[int], None]]:
-    """Report the progress of a survey, by a function that is called with each number of bytes."""
+def survey_all(
+    folder: StoreFolder, manifest: Manifest, progress: Progress[int, int]
+) -> list[SegmentSurvey]:
+    """The survey of all live segments, with its progress in the bytes that are compared."""
     done = total = 0
     for path in folder.path.glob("segment-*.bin"):
         with contextlib.suppress(FileNotFoundError):  # a writer may have removed it since
@@ -155,7 +153,7 @@ def compared_bytes(
             if report is not None:
                 report(done, total)
 
-        yield add
+        return list(survey(folder, manifest, add))
 
 
 def read_or_rebuild(folder: StoreFolder) -> tuple[Manifest, list[Damage]]:
