@@ -96,7 +96,7 @@ class Field:
                 f"got {self.name!r}"
             )
         check_choice(f"codec of field {self.name!r}", self.codec, _CODECS)
-        if np.dtype(self.dtype).kind not in _PLAIN_KINDS:
+        if self.dtype is None or np.dtype(self.dtype).kind not in _PLAIN_KINDS:
             raise TypeError(f"field {self.name!r}: expected a plain dtype, got {self.dtype}")
         check_choice(f"stack_padding of field {self.name!r}", self.stack_padding, _PADDINGS)
         are_whole = all(map(is_whole, (self.stack, *self.shape)))
@@ -106,7 +106,9 @@ class Field:
                 f"{_MOST_AXES} axes of lengths >= 0, got a stack of {self.stack} and the shape "
                 f"{self.shape}"
             )
-        # As they are read back from a file: plain numbers, also where NumPy's were given.
+        # As they are read back from a file: names and plain numbers, also where NumPy's were given.
+        if not isinstance(self.dtype, str):
+            object.__setattr__(self, "dtype", np.dtype(self.dtype).name)
         object.__setattr__(self, "stack", int(self.stack))
         object.__setattr__(self, "shape", tuple(map(int, self.shape)))
         # An empty axis must not hide a long one: numpy refuses such arrays, too.
@@ -192,6 +194,7 @@ class Spec:
     action: Layout
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "fields", tuple(self.fields))
         if len(self.fields) > _MOST_FIELDS:
             raise ValueError(f"expected at most {_MOST_FIELDS} fields, got {len(self.fields)}")
         counts = Counter(field.name for field in self.fields)

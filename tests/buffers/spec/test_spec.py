@@ -58,9 +58,12 @@ def test_lengths_that_no_file_could_have_are_refused(wrong: Any) -> None:
         Field("info/x", "float32", (2,), "raw", wrong)
 
 
-def test_a_field_of_numpys_numbers_is_that_of_plain_ones() -> None:
+@pytest.mark.parametrize("dtype", ["f4", np.float32, np.dtype("float32")], ids=str)
+def test_fields_of_numpys_values_are_those_of_plain_ones(dtype: Any) -> None:
     two: Any = np.int64(2)
-    spec = Spec((Field("info/x", "float32", (two,), "raw", two),), {}, {})
+    fields: Any = [Field("info/x", dtype, (two,), "raw", two)]
+    spec = Spec(fields, {}, {})
+    assert np.dtype(spec["info/x"].dtype) == np.float32
     assert Spec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
 
 
