@@ -162,9 +162,14 @@ class ChunkIndex:
         return self._length
 
     def record(self, position: int) -> ChunkInfo:
-        """The record at a position."""
-        place = (position - self.base) * _RECORD.size
-        return ChunkInfo._make(_RECORD.unpack_from(self.numbers, place))
+        """The record at a position; ValueError if no chunk has it, or it was evicted."""
+        place = position - self.base
+        if not 0 <= place < self._length:
+            raise ValueError(
+                f"position: expected {self.base} to {self.base + self._length - 1}, that of a "
+                f"stored chunk, got {position}; see index.records"
+            )
+        return ChunkInfo._make(_RECORD.unpack_from(self.numbers, place * _RECORD.size))
 
     def check(self, chunks: Sequence[_StoredRows]) -> list[int]:
         """Refuse chunks that cannot be appended in order; returns the steps that each adds."""

@@ -37,7 +37,7 @@ from .chunk_codec import (
     metadata_text_in,
     with_metadata,
 )
-from .chunk_index import ChunkIndex, ChunkInfo
+from .chunk_index import ChunkInfo
 
 _MAGIC = b"SWCHUNK1"
 _HEADER = struct.Struct("<8sII")
@@ -291,15 +291,6 @@ class EncodedChunk:
             decoder.copy_rows(data, coding, offset, rows, 0, fields[field.name])
         place = self.episode, self.stream, self.first_row, self.end
         return Chunk(*place, fields, self.metadata, self.starts_late)
-
-
-def check_position(index: ChunkIndex, position: int) -> None:
-    """Refuse a position of no chunk, or of one that was evicted."""
-    if not index.base <= position < index.base + len(index):
-        raise ValueError(
-            f"position: expected {index.base} to {index.base + len(index) - 1}, that of a stored "
-            f"chunk, got {position}; see index.records"
-        )
 
 
 def fitting_chunks(

@@ -18,7 +18,7 @@ from ..spec.spec import Codec, Spec
 from .chunk_codec import Buffer
 from .chunk_index import CHUNK, ChunkIndex, Counters
 from .disk.storage import DiskStorage, OnCorrupt
-from .encoded_chunk import EncodedChunk, check_position
+from .encoded_chunk import EncodedChunk
 from .item_counts import Shares
 from .protocol import Storage
 
@@ -159,7 +159,6 @@ class JoinedStorage:
 
     def encoded(self, position: int) -> EncodedChunk:
         """See `Storage.encoded`; episode and stream are those here, codecs its own."""
-        check_position(self._index, position)
         record = self._index.record(position)
         storage, place = self._find(position)
         return storage.encoded(place).placed(episode=record.episode, stream=record.stream)

@@ -18,7 +18,7 @@ from ..rows.row_memory import Place, RowMemory
 from ..spec.spec import Spec
 from .chunk_codec import Buffer, ChunkDecoder, ChunkEncoder, Part
 from .chunk_index import ChunkIndex
-from .encoded_chunk import EncodedChunk, check_position, fitting_chunks, pack_chunks
+from .encoded_chunk import EncodedChunk, fitting_chunks, pack_chunks
 from .protocol import Storage
 
 _LOG = logging.getLogger("stepwell.buffers.storage")
@@ -174,7 +174,6 @@ class MemoryStorage:
     def encoded(self, position: int) -> EncodedChunk:
         """See `Storage.encoded`."""
         with self._lock:
-            check_position(self._index, position)
             record = self._index.record(position)
             return EncodedChunk.stored(record, self._spec, *self.payload(position))
 

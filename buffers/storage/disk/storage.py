@@ -22,7 +22,7 @@ from ...spec.spec import Spec
 from ..checkpoint import pack, unpack
 from ..chunk_codec import Buffer
 from ..chunk_index import ChunkIndex, ChunkInfo
-from ..encoded_chunk import EncodedChunk, check_position
+from ..encoded_chunk import EncodedChunk
 from ..ram import whole_capacities
 from .appender import SEGMENTS, Appender
 from .files import Files
@@ -324,8 +324,6 @@ class DiskStorage:
     def encoded(self, position: int) -> EncodedChunk:
         """See `Storage.encoded`."""
         with self._lock:
-            self._check_open()
-            check_position(self.index, position)
             memory, segment, record = self._find(position)
             return segment.encoded(memory, position, record)
 
