@@ -545,7 +545,7 @@ buffers/storage/disk/recovery.py
   tests/buffers/storage/disk/test_recovery.py::test_the_recovery_table_opens
 buffers/storage/disk/repair.py
   a repaired store does not mark what is lost
-  -     slot["end"] |= int(End.LOST)
+  -             slot["end"] |= int(End.LOST)
   tests/buffers/storage/disk/test_repair.py::test_a_damaged_store_is_repaired
 buffers/storage/disk/segment.py
   the data of a chunk are not checked

@@ -1,21 +1,6 @@
 """The errors that Stepwell raises in addition to ValueError and TypeError.
 
-StepwellError
-├── SpecMismatch       the data does not fit what the store was made for
-├── NotEnoughData      no stored episode is long enough for the request
-├── LimiterClosed      the limiter was closed while a thread waited for it
-├── RowsDiffer         an env that was played again shows other rows than those stored
-├── Unprovable         a stored episode cannot be played again
-├── StoreNotFound      the folder holds no store
-├── StoreLocked        another process writes into this store
-├── StoreCorrupt       stored bytes are damaged
-├── StoreTooNew        a later Stepwell wrote this store
-├── StoreFailed        an earlier write failed: reopen the store to go on
-├── RemoteError        your code raised in an actor of a distributed collector
-├── GroupLost          the actors of a group died too often
-└── NotEnoughResources actors cannot start: what they ask for is not there
-
-The last three are in ``stepwell.collectors``.
+``stepwell.collectors`` has more: `RemoteError`, `GroupLost` and `NotEnoughResources`.
 """
 
 from typing import NoReturn

@@ -30,7 +30,7 @@ def bound_memory(
     """Bound this process to what it has and what is free now; the limits until now, or None."""
     # This works on Linux. A library that allocates by a size from a forged file then gets a
     # MemoryError, before the system is out of memory.
-    used = _used_by_process("VmData:")
+    used = _from_kernel("self/status", "VmData:")
     if used is None:
         return None
     import resource  # not on every system
@@ -64,26 +64,23 @@ def _free_of_process() -> int:
     free = 1 << 62
     for limit, name in ((resource.RLIMIT_AS, "VmSize:"), (resource.RLIMIT_DATA, "VmData:")):
         most, _ = resource.getrlimit(limit)
-        used = None if most == resource.RLIM_INFINITY else _used_by_process(name)
+        used = None if most == resource.RLIM_INFINITY else _from_kernel("self/status", name)
         if used is not None:
             free = min(free, max(0, most - used))
     return free
 
 
-def _used_by_process(name: str) -> int | None:
-    """A size in bytes from ``/proc/self/status``; None where there is no such file."""
-    status = Path("/proc/self/status")
-    if not status.exists():
-        return None
-    return int(status.read_text().partition(name)[2].split()[0]) * 1024
+def _from_kernel(file: str, name: str) -> int | None:
+    """A size in bytes from a file in ``/proc``; None on systems that do not tell it."""
+    path = Path("/proc", file)
+    found = path.read_text().partition(name)[2].split() if path.exists() else []
+    return int(found[0]) * 1024 if found else None
 
 
 def _free_of_machine() -> int:
-    meminfo = Path("/proc/meminfo")
-    if meminfo.exists():
-        for line in meminfo.read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
+    free = _from_kernel("meminfo", "MemAvailable:")
+    if free is not None:
+        return free
     if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return 1 << 62

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import os
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias, cast
 
 import numpy as np
@@ -20,123 +20,26 @@ Forms: TypeAlias = tuple[Any, ...]
 
 
 class Core(Protocol):
-    """The functions of the compiled core."""
+    """The functions of the compiled core, with what they return."""
 
-    # Memory is contiguous. A call that cannot be right raises an error before anything is written.
+    # `_native.c` says what each takes, and checks it: a call that cannot be right raises an error
+    # before anything is written. Memory is contiguous.
 
     INTERFACE: int
     HAS_FAST_CRC: int
-
-    def tree_set(
-        self, tree: _Memory, capacity: int, low: int, stop: int, ids: _Memory, masses: _Memory, /
-    ) -> int:
-        """As `SumTree.update`, with the memory of the whole tree."""
-
-    def tree_draw(
-        self, tree: _Memory, capacity: int, low: int, points: _Memory, ids: _Memory, /
-    ) -> None:
-        """As `SumTree.draw`, with the memory of the whole tree and that of the ids."""
-
-    def copy_runs(
-        self,
-        out: _Memory,
-        sources: list[memoryview],
-        begins: list[int],
-        targets: list[int],
-        sizes: list[int],
-        /,
-    ) -> None:
-        """Copy ranges of bytes; see `PlainCopies`."""
-
-    def apply_deltas(
-        self,
-        deltas: _Memory | bytes,
-        rows: int,
-        row_bytes: int,
-        start: int,
-        out: _Memory,
-        /,
-    ) -> None:
-        """As `storage.patches.apply_deltas`."""
-
-    def find_patches(self, rows: _Memory, row_bytes: int, out: _Memory, /) -> int:
-        """As `storage.patches.patches_of`: the length of what is then in ``out``; 0: too long."""
-
-    def apply_patches(
-        self,
-        out: _Memory,
-        sources: list[memoryview] | list[bytes] | list[memoryview | bytes],
-        places: _Memory,
-        block_rows: int,
-        row_bytes: int,
-        columns: int,
-        /,
-    ) -> list[int]:
-        """Restore rows of many chunks at once; see `CodedCopies`."""
-
-    def draw_items(
-        self, running: _Memory, shift: _Memory, known: int, shares: _Memory, found: _Memory, /
-    ) -> None:
-        """As `ItemCounts.drawn`."""
-
-    def find_steps(
-        self,
-        table: _Memory,
-        records: _Memory,
-        base: int,
-        chunk: _Memory,
-        start: _Memory,
-        n: int,
-        frames: int,
-        is_joined: int,
-        found: _Memory,
-        flags: _Memory,
-        room: _Memory,
-        /,
-    ) -> tuple[int, bool] | None:
-        """As `RowReader.steps`; None where numpy must look itself."""
-
-    def find_runs(
-        self,
-        table: _Memory,
-        records: _Memory,
-        chunk: _Memory,
-        place: _Memory,
-        rows: _Memory,
-        target: _Memory,
-        room: _Memory,
-        /,
-    ) -> int | None:
-        """As `RowReader.segments`; None where numpy must look itself."""
-
-    def crc32(self, data: _Memory | bytes | bytearray, value: int, /) -> int:
-        """As `zlib.crc32`, several times as fast where ``HAS_FAST_CRC`` is 1."""
-
-    def is_chunk(
-        self,
-        buffer: _Memory | bytes | bytearray,
-        origin: int,
-        nbytes: int,
-        rows: int,
-        forms: bytes,
-        /,
-    ) -> bool:
-        """True if `ChunkDecoder.check` accepts a chunk; False where that must look itself."""
-
-    def stepping(
-        self,
-        envs: Sequence[Any],
-        place: int,
-        forms: Forms,
-        others: Callable[[Any], Any],
-        /,
-    ) -> Callable[[Any], Any]:
-        """As `EnvResults.stepping`."""
-
-    def are_usual(
-        self, arrays: tuple[Any, ...], forms: Forms, infos: object, count: int, key: str, /
-    ) -> bool:
-        """True if arrays have these forms, and ``count`` infos have no such key, or False there."""
+    tree_set: Callable[..., int]
+    tree_draw: Callable[..., None]
+    copy_runs: Callable[..., None]
+    apply_deltas: Callable[..., None]
+    find_patches: Callable[..., int]
+    apply_patches: Callable[..., list[int]]
+    draw_items: Callable[..., None]
+    find_steps: Callable[..., tuple[int, bool] | None]
+    find_runs: Callable[..., int | None]
+    crc32: Callable[..., int]
+    is_chunk: Callable[..., bool]
+    stepping: Callable[..., Callable[[Any], Any]]
+    are_usual: Callable[..., bool]
 
 
 def _core() -> Core | None:

@@ -87,35 +87,26 @@ _BYTES = {
 
 def count_in(option: str, text: str | None, least: int = 1) -> int | None:
     """Parse a count such as ``100_000``, ``1e5`` or ``100k``; None where it was not given."""
-    if text is None:
-        return None
-    number = _parsed(option, text, _COUNTS)
-    if number is None or number < least:
-        raise ValueError(
-            f"{option}: expected a whole number >= {least}, such as 100_000, 1e5 or 100k, "
-            f"got {text!r}"
-        )
-    return number
+    expected = f"a whole number >= {least}, such as 100_000, 1e5 or 100k"
+    return _parsed(option, text, _COUNTS, least, expected)
 
 
 def number_of_bytes(option: str, text: str | None) -> int | None:
-    """Parse a number of bytes, such as "2GB" or "1 MiB"."""
+    """Parse a number of bytes, such as "2GB" or "1 MiB"; None where it was not given."""
+    return _parsed(option, text, _BYTES, 1, "bytes such as 500MB or 2GiB")
+
+
+def _parsed(
+    option: str, text: str | None, units: Mapping[str, int], least: int, expected: str
+) -> int | None:
+    """Parse a number with a unit; ``expected`` is for the message."""
     if text is None:
         return None
-    number = _parsed(option, text, _BYTES)
-    if number is None or number < 1:
-        raise ValueError(f"{option}: expected bytes such as 500MB or 2GiB, got {text!r}")
-    return number
-
-
-def _parsed(option: str, text: str, units: Mapping[str, int]) -> int | None:
-    """Parse a number with a unit; None if it is something else."""
     match = _NUMBER.fullmatch(text.strip())
-    if match is None or match[2].lower() not in units:
-        return None
-    number = Decimal(match[1].replace("_", "").replace(",", "")) * units[match[2].lower()]
-    if number >= _TOO_MANY:
-        raise ValueError(
-            f"{option}: expected a number below 2**63, got {text!r}; give a smaller one"
-        )
-    return int(number) if number == number.to_integral_value() else None
+    if match is not None and match[2].lower() in units:
+        number = Decimal(match[1].replace("_", "").replace(",", "")) * units[match[2].lower()]
+        if number >= _TOO_MANY:
+            expected = "a smaller number, below 2**63"
+        elif number >= least and number == number.to_integral_value():
+            return int(number)
+    raise ValueError(f"{option}: expected {expected}, got {text!r}")

@@ -10,16 +10,7 @@ import sys
 from collections.abc import Callable, Generator, Sequence
 from threading import Lock, RLock
 from time import monotonic
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Final,
-    NamedTuple,
-    Self,
-    TextIO,
-    TypeAlias,
-    TypeVarTuple,
-)
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TextIO, TypeAlias, TypeVarTuple
 
 if TYPE_CHECKING:
     import rich.console
@@ -91,11 +82,7 @@ class LiveLine:
 
     def reporter(self, status: Callable[[*_Args], Status]) -> Callable[[*_Args], None]:
         """A function for an argument ``progress``, which shows the status of what it gets."""
-
-        def report(*args: *_Args) -> None:
-            self.show(lambda: status(*args))
-
-        return report
+        return lambda *args: self.show(lambda: status(*args))
 
     def __enter__(self) -> Self:
         return self

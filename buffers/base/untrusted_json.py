@@ -34,6 +34,22 @@ def check_extent(data: bytes, value: object, most_depth: int = _MOST_DEPTH) -> N
     raise ValueError(f"expected JSON of at most {most_depth} levels, got more")
 
 
+def json_text(
+    value: object,
+    most_depth: int = _MOST_DEPTH,  # of nested lists and objects, as far as it can be read again
+    name: str = "value",  # for the message
+) -> bytes:
+    """Compact JSON that can be read again; TypeError for other values."""
+    try:
+        data = json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+        check_extent(data, value, most_depth)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise TypeError(
+            f"{name}: expected plain JSON values, got others: {error}; convert them first"
+        ) from error
+    return data
+
+
 def parse(data: bytes, *, is_finite: bool = True) -> dict[str, object]:
     """The JSON object in some bytes; `is_finite` refuses infinite numbers and nan."""
     if len(data) > _MOST_BYTES:

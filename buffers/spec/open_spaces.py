@@ -94,13 +94,22 @@ class FixedSpace(spaces.Dict):
             )
         return length
 
-    def _padded(self, space: _Space, items: Sequence[Any], width: int) -> Any:
-        """Items of a fixed space as arrays [W, ...], with zeros behind the last one."""
+    def _padded(
+        self, key: str, space: _Space, items: Sequence[Any], width: int, prefix: str = ""
+    ) -> dict[str, Any]:
+        """Items of a fixed space as arrays [W, ...] with zeros behind them, and their number."""
         padded = create_empty_array(space, width, fn=np.zeros)
         if items:
             rows = [encode(space, item, self.name) for item in items]
             _write(padded, join_values(space, rows), len(items))
-        return padded
+        return {key: padded, **_ragged_values(len(items), width, prefix)}
+
+    def _unpadded(
+        self, key: str, space: _Space, arrays: Mapping[str, Any], width: int, prefix: str = ""
+    ) -> tuple[Any, ...]:
+        """The items that `_padded` was given."""
+        length = self._ragged_length(arrays, width, prefix)
+        return tuple(decode(space, _row(arrays[key], place)) for place in range(length))
 
 
 class _BatchedFixedSpace(spaces.Dict):
@@ -193,13 +202,11 @@ class FixedSequence(FixedSpace):
         else:
             raise ValueError(f"{self.name}: expected a tuple, got {type(value).__name__}")
         self._check_room("items", len(items), self.width)
-        rows = self._padded(self.item, items, self.width)
-        return {"value": rows, **_ragged_values(len(items), self.width)}
+        return self._padded("value", self.item, items, self.width)
 
     def decode(self, arrays: Mapping[str, Any]) -> Any:
         """The items of padded ones."""
-        length = self._ragged_length(arrays, self.width)
-        items = tuple(decode(self.item, _row(arrays["value"], place)) for place in range(length))
+        items = self._unpadded("value", self.item, arrays, self.width)
         return join_values(self.original.feature_space, items) if self.original.stack else items
 
 
@@ -244,10 +251,7 @@ class FixedGraph(FixedSpace):
             raise ValueError(f"{self.name}: expected a graph of {self.original}, got {value}")
         nodes = list(iterate(self.original.batch_node_space, value.nodes))
         self._check_room("nodes", len(nodes), self.nodes, "/node")
-        arrays = {
-            "node": self._padded(self.node, nodes, self.nodes),
-            **_ragged_values(len(nodes), self.nodes, "node_"),
-        }
+        arrays = self._padded("node", self.node, nodes, self.nodes, "node_")
         if self.edge is None:
             return arrays
         batched: Any = self.original.batch_edge_space
@@ -266,29 +270,22 @@ class FixedGraph(FixedSpace):
             links[: len(edges)] = given
         return {
             **arrays,
-            "edge": self._padded(self.edge, edges, self.edges),
+            **self._padded("edge", self.edge, edges, self.edges, "edge_"),
             "edge_links": links,
-            **_ragged_values(len(edges), self.edges, "edge_"),
             # A graph with no edges and one whose edges are None have the same arrays else.
             "has_edges": np.int64(value.edges is not None),
         }
 
     def decode(self, arrays: Mapping[str, Any]) -> spaces.GraphInstance:
         """The graph of padded nodes and edges."""
-        nodes = self._decoded("node", self.node, self.original.node_space, arrays, self.nodes)
+        found = self._unpadded("node", self.node, arrays, self.nodes, "node_")
+        nodes = join_values(self.original.node_space, found)
         if self.edge is None or not int(np.asarray(arrays["has_edges"])):
             return spaces.GraphInstance(nodes, None, None)
         space: Any = self.original.edge_space
-        edges = self._decoded("edge", self.edge, space, arrays, self.edges)
-        links = np.asarray(arrays["edge_links"])[: int(np.asarray(arrays["edge_length"]))]
-        return spaces.GraphInstance(nodes, edges, links.copy())
-
-    def _decoded(
-        self, part: str, fixed: _Space, space: _Space, arrays: Mapping[str, Any], most: int
-    ) -> Any:
-        length = self._ragged_length(arrays, most, f"{part}_")
-        items = tuple(decode(fixed, _row(arrays[part], place)) for place in range(length))
-        return join_values(space, items)
+        found = self._unpadded("edge", self.edge, arrays, self.edges, "edge_")
+        links = np.asarray(arrays["edge_links"])[: len(found)]
+        return spaces.GraphInstance(nodes, join_values(space, found), links.copy())
 
 
 class FixedOneOf(FixedSpace):
@@ -300,8 +297,7 @@ class FixedOneOf(FixedSpace):
         self, original: spaces.OneOf[Any], name: str, lengths: Mapping[str, int], seen: set[str]
     ) -> None:
         self.alternatives = [
-            _fixed(part, f"{name}/{place}", lengths, seen)
-            for place, part in enumerate(original.spaces)
+            _fixed(part, f"{name}/{key}", lengths, seen) for key, part in _parts(original)
         ]
         parts: dict[str, _Space] = {"choice": spaces.Discrete(len(self.alternatives))}
         parts |= {str(place): part for place, part in enumerate(self.alternatives)}
@@ -400,12 +396,7 @@ def lengths_of(space: _Space) -> dict[str, int]:
         if space.edge is not None:
             own |= {f"{space.name}/edge": space.edges, **lengths_of(space.edge)}
         return own
-    parts: Sequence[_Space] = ()
-    if isinstance(space, spaces.Dict):
-        parts = [*space.spaces.values()]
-    elif isinstance(space, spaces.Tuple):
-        parts = space.spaces
-    return {name: length for part in parts for name, length in lengths_of(part).items()}
+    return {name: most for _, part in _parts(space) for name, most in lengths_of(part).items()}
 
 
 def encode_batch(space: _Space, values: Any, n: int) -> Any:
@@ -431,21 +422,28 @@ def decode_batch(space: _Space, arrays: Any) -> list[Any]:
     return [decode(space, row) if depth == 1 else decode_batch(space, row) for row in rows]
 
 
-def encode(space: _Space, value: Any, name: str = "value") -> Any:
+def encode(space: _Space, value: Any, name: str = "value", *, exact: bool = True) -> Any:
     """The arrays of a fixed space that hold a value of the original one; see `fixed_space`."""
+    # Without ``exact``, parts that are fixed already stay as they are given.
     if isinstance(space, FixedSpace):
         return space.encode(value)
     if isinstance(space, spaces.Dict):
         return {
-            key: encode(part, part_of(value, key, name), name) for key, part in space.spaces.items()
+            key: encode(part, part_of(value, key, name), name, exact=exact)
+            for key, part in space.spaces.items()
         }
     if isinstance(space, spaces.Tuple):
-        if not isinstance(value, tuple | list) or len(value) != len(space.spaces):
+        is_tuple = isinstance(value, tuple | list) or not exact
+        if not is_tuple or len(value) != len(space.spaces):
             raise ValueError(f"{name}: expected a tuple of {len(space.spaces)}, got {value!r}")
-        return tuple(
-            encode(part, item, name) for part, item in zip(space.spaces, value, strict=True)
-        )
-    return exactly(value, np.dtype(space.dtype), space.shape or (), name)
+        pairs = zip(space.spaces, value, strict=True)
+        return tuple(encode(part, item, name, exact=exact) for part, item in pairs)
+    return exactly(value, np.dtype(space.dtype), space.shape or (), name) if exact else value
+
+
+def encode_parts(space: _Space, value: Any) -> Any:
+    """As `encode`, with the parts that are fixed already as the env gave them."""
+    return encode(space, value, "the env: observation", exact=False)
 
 
 def decode(space: _Space, arrays: Any) -> Any:
@@ -490,23 +488,16 @@ def _fixed(space: _Space, name: str, lengths: Mapping[str, int], seen: set[str])
     """The fixed form; the names of its fields that have a length are added to ``seen``."""
     if isinstance(space, FixedSpace):
         return space
-    is_empty = isinstance(space, spaces.Dict | spaces.Tuple) and not len(space.spaces)
-    if is_empty and name.split("/")[0] == "action":
-        return FixedEmpty(space, name)
-    if isinstance(space, spaces.Dict):
-        parts = {
-            key: _fixed(part, f"{name}/{key}", lengths, seen) for key, part in space.spaces.items()
-        }
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        parts = dict(_parts(space))
+        if not parts and name.split("/")[0] == "action":
+            return FixedEmpty(space, name)
+        fixed = {key: _fixed(part, f"{name}/{key}", lengths, seen) for key, part in parts.items()}
         # Where no part changes, the space itself is returned, also one of a subclass.
-        is_same = all(parts[key] is part for key, part in space.spaces.items())
-        return space if is_same else spaces.Dict(parts)
-    if isinstance(space, spaces.Tuple):
-        items = [
-            _fixed(part, f"{name}/{place}", lengths, seen)
-            for place, part in enumerate(space.spaces)
-        ]
-        is_same = all(item is part for item, part in zip(items, space.spaces, strict=True))
-        return space if is_same else spaces.Tuple(items)
+        if all(fixed[key] is part for key, part in parts.items()):
+            return space
+        is_dict = isinstance(space, spaces.Dict)
+        return spaces.Dict(fixed) if is_dict else spaces.Tuple([*fixed.values()])
     if _is_text(space):
         seen.add(name)
         return FixedText(space, name, lengths.get(name))
@@ -528,12 +519,9 @@ def _fixed(space: _Space, name: str, lengths: Mapping[str, int], seen: set[str])
 
 def _numbers(space: _Space, name: str, lengths: Mapping[str, int]) -> int:
     """Numbers in the arrays of a value, computed before any is made."""
-    if isinstance(space, FixedSpace | spaces.Dict):
-        parts = space.spaces.items()
-        return sum(_numbers(part, f"{name}/{key}", lengths) for key, part in parts)
-    if isinstance(space, spaces.Tuple | spaces.OneOf):
-        places = enumerate(space.spaces)
-        return 1 + sum(_numbers(part, f"{name}/{place}", lengths) for place, part in places)
+    if isinstance(space, spaces.Dict | spaces.Tuple | spaces.OneOf):
+        choice = 0 if isinstance(space, spaces.Dict) else 1
+        return choice + sum(_numbers(each, f"{name}/{key}", lengths) for key, each in _parts(space))
     if _is_text(space):
         own = space.max_length if isinstance(space, spaces.Text) else DEFAULT_LENGTHS["text"]
         return 2 * lengths.get(name, own)
@@ -549,6 +537,15 @@ def _numbers(space: _Space, name: str, lengths: Mapping[str, int]) -> int:
             total += lengths.get(f"{name}/{part}", most) * (3 + each)
         return total
     return int(np.prod(space.shape or (), dtype=object))
+
+
+def _parts(space: _Space) -> list[tuple[str, _Space]]:
+    """The parts of a Dict by their keys, those of a Tuple or OneOf by their places; else none."""
+    if isinstance(space, spaces.Dict):
+        return [*space.spaces.items()]
+    if isinstance(space, spaces.Tuple | spaces.OneOf):
+        return [(str(place), part) for place, part in enumerate(space.spaces)]
+    return []
 
 
 def _places(arrays: Any) -> Sequence[Any]:
@@ -569,21 +566,6 @@ def _first_shape(space: _Space, arrays: Any) -> tuple[tuple[int, ...], int]:
         return shape, len(shape) - len(space.shape or ())
     shapes = (_first_shape(part, array) for part, array in pairs)
     return next((found for found in shapes if found[0]), ((), 0))
-
-
-def encode_parts(space: _Space, value: Any) -> Any:
-    """As `encode`, with the parts that are fixed already as the env gave them."""
-    if isinstance(space, FixedSpace):
-        return space.encode(value)
-    if isinstance(space, spaces.Dict):
-        return {
-            key: encode_parts(part, part_of(value, key, "the env: observation"))
-            for key, part in space.spaces.items()
-        }
-    if isinstance(space, spaces.Tuple):
-        pairs = zip(space.spaces, value, strict=True)
-        return tuple(encode_parts(part, item) for part, item in pairs)
-    return value
 
 
 def _ragged(width: int, prefix: str = "") -> dict[str, _Space]:

@@ -52,17 +52,16 @@ def space_to_json(space: spaces.Space[Any]) -> dict[str, Any]:
     if isinstance(space, spaces.MultiBinary):
         return {"type": "MultiBinary", "n": np.array(space.n).tolist()}
     if hasattr(space, "original"):  # a FixedSpace, whose class is loaded where it is met
-        return _fixed_to_json(space)
+        from .open_spaces import FixedSpace, lengths_of
+
+        assert isinstance(space, FixedSpace)
+        facts = {"name": space.name, "lengths": lengths_of(space)}
+        return {"type": "Fixed", **facts, "space": space_to_json(space.original)}
     if isinstance(space, spaces.Dict):
         parts = {key: space_to_json(part) for key, part in space.spaces.items()}
         return {"type": "Dict", "spaces": parts}
     if isinstance(space, spaces.Tuple):
         return {"type": "Tuple", "spaces": [space_to_json(part) for part in space.spaces]}
-    return _open_to_json(space)
-
-
-def _open_to_json(space: Any) -> dict[str, Any]:
-    """Texts, sequences, graphs and alternatives."""
     if isinstance(space, spaces.Sequence):
         feature = space_to_json(space.feature_space)
         return {"type": "Sequence", "space": feature, "stack": space.stack}
@@ -82,14 +81,6 @@ def _open_to_json(space: Any) -> dict[str, Any]:
         }
     fixed: Any = fixed_space(space)  # raises for spaces of another kind
     return {"type": "Text", "min_length": 0, "max_length": fixed.width, "characters": None}
-
-
-def _fixed_to_json(space: Any) -> dict[str, Any]:
-    """A fixed space, as its original and the lengths that it was made with."""
-    from .open_spaces import lengths_of
-
-    original = space_to_json(space.original)
-    return {"type": "Fixed", "name": space.name, "lengths": lengths_of(space), "space": original}
 
 
 def spaces_facts(
@@ -152,7 +143,18 @@ def space_from_json(data: Mapping[str, Any]) -> spaces.Space[Any]:
     Raises:
         ValueError: The data describes no space, or one that is too large.
     """
-    # The data may be forged: each size is checked before Gymnasium allocates memory for it.
+    try:
+        return _space(dict(data))
+    except (ValueError, TypeError, OverflowError, AssertionError) as error:
+        raise ValueError(
+            f"space: expected one that Stepwell writes, got another: {error}"
+        ) from None
+
+
+def _space(given: object) -> spaces.Space[Any]:
+    """The space of data that may be forged."""
+    # Each size is checked before Gymnasium allocates memory for it.
+    data = mapping(given, "space")
     kind = member(data, "type")
     if kind == "Box":
         dtype, shape = _dtype(data), _shape(member(data, "shape"))
@@ -164,9 +166,9 @@ def space_from_json(data: Mapping[str, Any]) -> spaces.Space[Any]:
         return spaces.Discrete(n, start=first, dtype=cast("Any", _dtype(data).type))
     if kind == "MultiDiscrete":
         dtype = _dtype(data)
-        nvec, start = (_numbers(member(data, name), dtype) for name in ("nvec", "start"))
+        nvec, start = (np.array(member(data, name), dtype) for name in ("nvec", "start"))
         if nvec.shape != start.shape or (nvec.size and nvec.min() < 1):
-            raise ValueError("space: expected numbers >= 1 of actions, each with its first one")
+            raise ValueError("expected numbers >= 1 of actions, each with its first one")
         return spaces.MultiDiscrete(nvec, dtype=cast("Any", dtype.type), start=start)
     if kind == "MultiBinary":
         lengths = member(data, "n")
@@ -175,38 +177,30 @@ def space_from_json(data: Mapping[str, Any]) -> spaces.Space[Any]:
         )
     if kind == "Dict":
         named = mapping(member(data, "spaces"), "spaces")
-        return spaces.Dict({key: _part(part) for key, part in named.items()})
+        return spaces.Dict({key: _space(part) for key, part in named.items()})
     if kind in ("Tuple", "OneOf"):
-        parts = [_part(part) for part in items(member(data, "spaces"), "spaces")]
+        parts = [_space(part) for part in items(member(data, "spaces"), "spaces")]
         return spaces.Tuple(parts) if kind == "Tuple" else spaces.OneOf(parts)
     if kind == "Sequence":
         stack = member(data, "stack")
         if not isinstance(stack, bool):
             raise ValueError(f"stack: expected true or false, got {stack!r}")
-        return spaces.Sequence(_part(member(data, "space")), stack=stack)
+        return spaces.Sequence(_space(member(data, "space")), stack=stack)
     if kind == "Graph":
         edge = member(data, "edge")
-        return _graph(_part(member(data, "node")), None if edge is None else _part(edge))
+        node: Any = _space(member(data, "node"))
+        return spaces.Graph(node, None if edge is None else cast("Any", _space(edge)))
     if kind == "Text":
         return _text(data)
     if kind == "Fixed":
         from .open_spaces import fixed_space
 
-        given = mapping(member(data, "lengths"), "lengths")
-        lengths = {k: whole(length, "length", 1, _MOST_NUMBERS) for k, length in given.items()}
+        given_lengths = mapping(member(data, "lengths"), "lengths")
+        lengths = {k: whole(each, "length", 1, _MOST_NUMBERS) for k, each in given_lengths.items()}
         name = text(member(data, "name"), "name")
-        fixed: spaces.Space[Any] = fixed_space(_part(member(data, "space")), name, lengths)
+        fixed: spaces.Space[Any] = fixed_space(_space(member(data, "space")), name, lengths)
         return fixed
-    raise ValueError(f"space: expected a kind that Stepwell writes, got {kind!r}")
-
-
-def _graph(node: Any, edge: Any) -> spaces.Graph:
-    try:
-        return spaces.Graph(node, edge)
-    except (TypeError, AssertionError) as error:
-        raise ValueError(
-            f"space: expected spaces of nodes and edges, got others: {error}"
-        ) from None
+    raise ValueError(f"type {kind!r}")
 
 
 def _text(data: Mapping[str, Any]) -> spaces.Text:
@@ -220,14 +214,10 @@ def _text(data: Mapping[str, Any]) -> spaces.Text:
     letters = text(characters, "characters")
     if least > most or len(set(letters)) != len(letters):
         raise ValueError(
-            f"space: expected a text of {least} to {most} characters, each listed once, got "
+            f"expected a text of {least} to {most} characters, each listed once, got "
             f"{letters[:60]!r}"
         )
     return spaces.Text(most, min_length=least, charset=letters)
-
-
-def _part(data: object) -> spaces.Space[Any]:
-    return space_from_json(mapping(data, "space"))
 
 
 def _dtype(data: Mapping[str, Any]) -> np.dtype[Any]:
@@ -245,14 +235,6 @@ def _shape(value: object) -> tuple[int, ...]:
     return lengths
 
 
-def _numbers(value: object, dtype: np.dtype[Any]) -> np.ndarray:
-    """Nested lists of numbers as an array."""
-    try:
-        return np.array(value, dtype)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"space: expected lists of {dtype} numbers, got others: {error}") from None
-
-
 def _bound(bound: np.ndarray) -> Any:
     """One number where all are equal, else nested lists; infinities as text, which JSON lacks."""
     if bound.size and (bound == bound.flat[0]).all():
@@ -268,10 +250,7 @@ def _plain(value: Any) -> Any:
 
 def _bounds(value: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
     """The bound of each element."""
-    try:
-        if isinstance(value, list):
-            bounds = np.array(value).reshape(shape)
-            return bounds.astype(dtype)
-        return np.full(shape, np.dtype(dtype).type(value))
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"space: expected bounds of {dtype}, got others: {error}") from None
+    if isinstance(value, list):
+        bounds = np.array(value).reshape(shape)
+        return bounds.astype(dtype)
+    return np.full(shape, dtype.type(value))

@@ -12,9 +12,9 @@ from typing import Any, Literal, TypeAlias, cast, get_args
 import numpy as np
 from gymnasium import spaces
 
-from ..base import untrusted_json
 from ..base.errors import SpecMismatch
-from ..base.number_checks import check_choice, check_whole
+from ..base.number_checks import check_choice, check_whole, is_whole
+from ..base.untrusted_json import items, mapping, member, text, whole
 from .exact_values import exactly
 
 FieldKind = Literal["observation", "action", "reward", "info", "extra"]
@@ -96,14 +96,21 @@ class Field:
                 f"got {self.name!r}"
             )
         check_choice(f"codec of field {self.name!r}", self.codec, _CODECS)
-        if np.dtype(self.dtype).kind not in _PLAIN_KINDS:
+        if self.dtype is None or np.dtype(self.dtype).kind not in _PLAIN_KINDS:
             raise TypeError(f"field {self.name!r}: expected a plain dtype, got {self.dtype}")
         check_choice(f"stack_padding of field {self.name!r}", self.stack_padding, _PADDINGS)
-        if self.stack < 1 or min(self.shape, default=0) < 0 or len(self.shape) > _MOST_AXES:
+        are_whole = all(map(is_whole, (self.stack, *self.shape)))
+        if not are_whole or min((self.stack - 1, *self.shape)) < 0 or len(self.shape) > _MOST_AXES:
             raise ValueError(
-                f"field {self.name!r}: expected a stack >= 1 and at most {_MOST_AXES} axes of "
-                f"lengths >= 0, got a stack of {self.stack} and the shape {self.shape}"
+                f"field {self.name!r}: expected whole numbers, a stack >= 1 and at most "
+                f"{_MOST_AXES} axes of lengths >= 0, got a stack of {self.stack} and the shape "
+                f"{self.shape}"
             )
+        # As they are read back from a file: names and plain numbers, also where NumPy's were given.
+        if not isinstance(self.dtype, str):
+            object.__setattr__(self, "dtype", np.dtype(self.dtype).name)
+        object.__setattr__(self, "stack", int(self.stack))
+        object.__setattr__(self, "shape", tuple(map(int, self.shape)))
         # An empty axis must not hide a long one: numpy refuses such arrays, too.
         lengths = math.prod(max(1, length) for length in self.shape)
         if lengths * self.stack * self.numpy_dtype.itemsize > _MOST_ROW_BYTES:
@@ -187,6 +194,7 @@ class Spec:
     action: Layout
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "fields", tuple(self.fields))
         if len(self.fields) > _MOST_FIELDS:
             raise ValueError(f"expected at most {_MOST_FIELDS} fields, got {len(self.fields)}")
         counts = Counter(field.name for field in self.fields)
@@ -350,9 +358,9 @@ class Spec:
             >>> Spec.from_json(spec.to_json()) == spec
             True
         """
-        entries = untrusted_json.items(untrusted_json.member(data, "fields"), "fields")
-        fields = tuple(_field_from_json(untrusted_json.mapping(each, "field")) for each in entries)
-        layouts = (untrusted_json.member(data, part) for part in ("observation", "action"))
+        entries = items(member(data, "fields"), "fields")
+        fields = tuple(_field_from_json(mapping(each, "field")) for each in entries)
+        layouts = (member(data, part) for part in ("observation", "action"))
         return cls(fields, *cast("Iterable[Layout]", layouts))
 
 
@@ -524,17 +532,14 @@ def _unstack(fields: list[Field], k: int, padding: Literal["zero", "repeat"]) ->
 
 def _field_from_json(data: Mapping[str, object]) -> Field:
     """The field that `Spec.to_json` described."""
-    name = untrusted_json.text(untrusted_json.member(data, "name"), "name of a field")
+    name = text(member(data, "name"), "name of a field")
     where = f"of field {name[:200]!r}"
-    values = {key: untrusted_json.member(data, key) for key in ("dtype", "codec", "stack_padding")}
     dtype, codec, padding = (
-        untrusted_json.text(value, f"{key} {where}") for key, value in values.items()
+        text(member(data, key), f"{key} {where}") for key in ("dtype", "codec", "stack_padding")
     )
-    shape = untrusted_json.items(untrusted_json.member(data, "shape"), f"shape {where}")
-    lengths = (
-        untrusted_json.whole(length, f"shape {where}", 0, _MOST_ROW_BYTES) for length in shape
-    )
-    stack = untrusted_json.member(data, "stack")
+    shape = items(member(data, "shape"), f"shape {where}")
+    lengths = (whole(length, f"shape {where}", 0, _MOST_ROW_BYTES) for length in shape)
+    stack = member(data, "stack")
     if not _DTYPE_NAME.fullmatch(dtype):
         raise ValueError(f"dtype {where}: expected the name of a dtype, got {dtype[:60]!r}")
     try:
@@ -543,7 +548,7 @@ def _field_from_json(data: Mapping[str, object]) -> Field:
             dtype=dtype,
             shape=tuple(lengths),
             codec=cast("Codec", codec),
-            stack=untrusted_json.whole(stack, f"stack {where}", 1, _MOST_ROW_BYTES),
+            stack=whole(stack, f"stack {where}", 1, _MOST_ROW_BYTES),
             stack_padding=cast("Literal['zero', 'repeat']", padding),
         )
     except TypeError as error:  # unknown to numpy, or not plain

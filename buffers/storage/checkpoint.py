@@ -1,19 +1,10 @@
 """The bytes of a checkpoint: JSON values and arrays. Pure: uses no files and no clock.
 
-::
-
-    magic       8 bytes
-    checksum    u32, crc32 of all that follows
-    lengths     u32 bytes of JSON
-    JSON        the value; an array is {"$array": [dtype, shape, offset, bytes]}
-    arrays      one after the other, each at a multiple of 8
-
-All numbers are little-endian; offsets count from the end of the JSON, rounded up to 8.
+`docs/disk-format.md` describes every byte.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import struct
@@ -24,7 +15,7 @@ from zlib import crc32
 import numpy as np
 
 from ..base.errors import StoreCorrupt
-from ..base.untrusted_json import check_extent, items, parse, whole
+from ..base.untrusted_json import items, json_text, parse, whole
 from ..base.untrusted_json import text as checked_text
 
 _MAGIC = b"\x93SWCHK\r\n"
@@ -36,15 +27,7 @@ _DTYPE_NAME = re.compile(r"[<|][A-Za-z][0-9]{0,9}(\[[0-9]{0,9}[A-Za-z]{1,2}\])?"
 def pack(state: Mapping[str, object]) -> bytes:
     """The bytes of nested mappings and lists of plain JSON values and numpy arrays."""
     arrays: list[bytes] = []
-    tree = _without_arrays(state, arrays)
-    try:
-        text = json.dumps(tree, separators=(",", ":"), allow_nan=False).encode()
-        check_extent(text, tree)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise TypeError(
-            f"a checkpoint holds plain JSON values and numpy arrays, got something else: {error}; "
-            f"convert it first"
-        ) from error
+    text = json_text(_without_arrays(state, arrays), name="a checkpoint of arrays and other values")
     body = b"".join([text + _padding(_HEAD.size + len(text)), *arrays])
     lengths = struct.pack("<I", len(text))
     return _MAGIC + struct.pack("<I", crc32(lengths + body)) + lengths + body

@@ -1,19 +1,6 @@
 """The bytes of one chunk, the same in RAM and on disk. Pure: uses no files and no clock.
 
-::
-
-    header      u32 number of fields, u32 bytes of metadata
-    fields      one entry of 32 bytes each: codec, stored dtype, rows a block, offset, bytes
-    metadata    JSON, UTF-8
-    data        of each field, at a multiple of 8:
-                  raw, narrow   the rows, in the stored dtype
-                  zstd, delta,  u32 end of each block, then the blocks, each a zstd frame of
-                  patch         consecutive rows, or the rows themselves where zstd gains nothing;
-                                in delta, which is only read, also a zstd frame of their deltas,
-                                which are shorter; in patch their patches, on disk as a zstd frame,
-                                in RAM as they are
-
-All numbers are little-endian; offsets count from the chunk's first byte.
+`docs/disk-format.md` describes every byte.
 """
 
 from __future__ import annotations
@@ -26,7 +13,8 @@ import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from typing import Literal, NamedTuple, TypeAlias, cast
+from itertools import pairwise
+from typing import NamedTuple, TypeAlias, cast
 
 import numpy as np
 import zstandard
@@ -76,8 +64,7 @@ _PATCH_ZSTD = zstandard.ZstdCompressionParameters(
 )
 _COPIED_BYTES = 1 << 13  # copying these takes less time than making a view
 _MOST_REMEMBERED = 1 << 12  # bytes of metadata
-_CHANGES: dict[str, Literal["deltas", "patches"]] = {"delta": "deltas", "patch": "patches"}
-_NO_CHANGES: Literal[""] = ""
+_CHANGES = {"delta": "deltas", "patch": "patches"}
 _MAX_BLOCKS_BYTES = 2**32 - 1  # the largest end of a block
 # A zstd frame begins with 6 bytes at least, and 4 bytes hold 128 KiB at most.
 _FRAME_BYTES, _PART_BYTES, _PART_HOLDS = 6, 4, 1 << 17
@@ -162,15 +149,10 @@ class ChunkEncoder:
         ):
             if tag != _TAGS["patch"]:
                 continue
-            row_bytes, begin = field[0].row_bytes, 0
-            count = -(-rows // block_rows)
-            for number in range(count):
-                (end,) = _END.unpack_from(cast("bytes", data), offset + 4 * number)
-                at = offset + 4 * count + begin
-                if end - begin != min(block_rows, rows - number * block_rows) * row_bytes:
-                    packed = bytes(memoryview(cast("bytes", data))[at : at + 4]) == _ZSTD_MAGIC
+            for block, count in _blocks(data, offset, rows, block_rows):
+                if len(block) != count * field[0].row_bytes:
+                    packed = bytes(block[: len(_ZSTD_MAGIC)]) == _ZSTD_MAGIC
                     return packed == self._packs_patches
-                begin = end
         return True
 
     def _compress(self, rows: np.ndarray, block_rows: int, field: Field) -> list[Part]:
@@ -219,7 +201,7 @@ class Coding(NamedTuple):
     dtype: np.dtype[np.generic]
     row_bytes: int
     block_rows: int
-    changes: Literal["", "deltas", "patches"] = ""  # that a block may hold in place of its rows
+    changes: str = ""  # that a block may hold in place of its rows: deltas, patches, or none
 
 
 class ChunkDecoder:
@@ -343,19 +325,15 @@ class ChunkDecoder:
 
     def metadata(self, buffer: Buffer, origin: int) -> Mapping[str, object]:
         """The metadata of the chunk that begins at ``origin``."""
-        _, nbytes = _HEADER.unpack_from(cast("bytes", buffer), origin)
-        start = origin + self._head.size
-        return _parsed_metadata(bytes(memoryview(cast("bytes", buffer))[start : start + nbytes]))
+        return metadata_in(buffer, origin)
 
     def check_metadata(self, buffer: Buffer, origin: int) -> None:
         """Refuse a chunk, accepted by `check`, whose metadata are no JSON object."""
-        _, nbytes = _HEADER.unpack_from(cast("bytes", buffer), origin)
-        start = origin + self._head.size
-        text = memoryview(cast("bytes", buffer))[start : start + nbytes]
+        text = metadata_text_in(buffer, origin)
         # Chunks of one episode, which have the same, often follow each other.
         if text != self._parsed:
             self.metadata(buffer, origin)
-            self._parsed = bytes(text) if nbytes <= _MOST_REMEMBERED else b""
+            self._parsed = bytes(text) if len(text) <= _MOST_REMEMBERED else b""
 
     def fields(self, buffer: Buffer, origin: int, rows: int) -> list[tuple[Coding, int]]:
         """The coding of each field and the offset of its rows, in the order of the Spec."""
@@ -516,10 +494,7 @@ class ChunkDecoder:
             changes = self.cache.get(packed)
         size = rows * row_bytes
         if changes is None:
-            try:
-                changes = self._unpacked(packed, rows, row_bytes)
-            except zstandard.ZstdError as error:
-                raise _undecodable(packed, size, error) from error
+            changes = self._unpacked(packed, rows, row_bytes)
             if changes is None:
                 self._decode(packed, size, start * row_bytes, target)
                 return
@@ -536,35 +511,27 @@ class ChunkDecoder:
     def _unpacked(self, packed: bytes, rows: int, row_bytes: int) -> bytes | None:
         """The deltas or patches in a zstd frame; None where it holds the rows themselves."""
         # No other frame is decompressed in one call: a frame to skip may ask for much.
-        if (
-            not patches.least_deltas(rows, row_bytes)
-            <= zstandard.frame_content_size(packed)
-            < (rows * row_bytes)
-        ):
-            return None
-        return self._decompressor.decompress(packed)
+        least, size = patches.least_deltas(rows, row_bytes), rows * row_bytes
+        try:
+            if not least <= zstandard.frame_content_size(packed) < size:
+                return None
+            return self._decompressor.decompress(packed)
+        except zstandard.ZstdError as error:
+            raise _undecodable(packed, size, error) from error
 
     def plain_patches(self, source: memoryview, coding: Coding, offset: int, rows: int) -> bytes:
         """The field of a chunk, whose blocks are then not compressed, as in RAM."""
-        _, row_bytes, block_rows, _ = coding
-        count = -(-rows // block_rows)
-        ends = np.frombuffer(source, "<u4", count, offset).tolist()
-        begin, blocks = 0, list[bytes]()
-        for number, end in enumerate(ends):
-            block = source[offset + 4 * count + begin : offset + 4 * count + end].tobytes()
-            held = min(block_rows, rows - number * block_rows)
-            if len(block) != held * row_bytes and block.startswith(_ZSTD_MAGIC):
-                try:
-                    found = self._unpacked(block, held, row_bytes)
-                except zstandard.ZstdError as error:
-                    raise _undecodable(block, held * row_bytes, error) from error
+        blocks: list[bytes] = []
+        for part, count in _blocks(source, offset, rows, coding.block_rows):
+            block, size = part.tobytes(), count * coding.row_bytes
+            if len(block) != size and block.startswith(_ZSTD_MAGIC):
+                found = self._unpacked(block, count, coding.row_bytes)
                 if found is None:
-                    whole = memoryview(bytearray(held * row_bytes))
-                    self._decode(block, len(whole), 0, whole)
+                    whole = memoryview(bytearray(size))
+                    self._decode(block, size, 0, whole)
                     found = bytes(whole)
                 block = found
             blocks.append(block)
-            begin = end
         lengths = np.cumsum([len(block) for block in blocks]).astype("<u4")
         return b"".join([lengths.tobytes(), *blocks])
 
@@ -640,6 +607,17 @@ def _runs(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     return found
 
 
+def _blocks(
+    buffer: Buffer, offset: int, rows: int, block_rows: int
+) -> Iterator[tuple[memoryview, int]]:
+    """Each block of a compressed field at an offset, and the number of its rows."""
+    source, count = memoryview(cast("bytes", buffer)), -(-rows // block_rows)
+    data = offset + _END.size * count
+    ends = [data, *(np.frombuffer(source, "<u4", count, offset) + np.int64(data)).tolist()]
+    for number, (begin, end) in enumerate(pairwise(ends)):
+        yield source[begin:end], min(block_rows, rows - number * block_rows)
+
+
 def _undecodable(packed: bytes | memoryview, size: int, error: Exception) -> StoreCorrupt:
     return StoreCorrupt(
         f"a compressed block of {len(packed)} bytes cannot be decoded, expected {size} bytes of "
@@ -651,21 +629,25 @@ def _undecodable(packed: bytes | memoryview, size: int, error: Exception) -> Sto
 _to_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
-def head_bytes(buffer: Buffer) -> int:
-    """Length of the head of the chunk at the beginning of the memory: fields and metadata."""
-    fields, metadata = _HEADER.unpack_from(cast("bytes", buffer))
+def head_bytes(buffer: Buffer, origin: int = 0) -> int:
+    """Length of the head of the chunk at an offset of the memory: fields and metadata."""
+    fields, metadata = _HEADER.unpack_from(cast("bytes", buffer), origin)
     return _HEADER.size + int(fields) * _FIELD.size + int(metadata)
 
 
-def metadata_in(buffer: Buffer) -> Mapping[str, object]:
-    """The metadata of the chunk at the beginning of the memory, whatever its fields are."""
-    return _parsed_metadata(bytes(metadata_text_in(buffer)))
+def metadata_in(buffer: Buffer, origin: int = 0) -> Mapping[str, object]:
+    """The metadata of the chunk at an offset of the memory, whatever its fields are."""
+    text = bytes(metadata_text_in(buffer, origin))
+    try:
+        return untrusted_json.parse(text, is_finite=False) if text else {}
+    except ValueError as error:
+        raise StoreCorrupt(f"its metadata: {error}") from error
 
 
-def metadata_text_in(buffer: Buffer) -> Part:
-    """The metadata of the chunk at the beginning of the memory, as JSON."""
-    _, nbytes = _HEADER.unpack_from(cast("bytes", buffer))
-    stop = head_bytes(buffer)
+def metadata_text_in(buffer: Buffer, origin: int = 0) -> Part:
+    """The metadata of the chunk at an offset of the memory, as JSON."""
+    _, nbytes = _HEADER.unpack_from(cast("bytes", buffer), origin)
+    stop = origin + head_bytes(buffer, origin)
     return memoryview(cast("bytes", buffer))[stop - nbytes : stop]
 
 
@@ -689,18 +671,12 @@ def with_metadata(buffer: Buffer, metadata: Mapping[str, object]) -> list[Part]:
     return [bytes(head) + text + padding, source[begin:]]
 
 
-def _parsed_metadata(text: bytes) -> Mapping[str, object]:
-    try:
-        return untrusted_json.parse(text, is_finite=False) if text else {}
-    except ValueError as error:
-        raise StoreCorrupt(f"its metadata: {error}") from error
-
-
 def _metadata_text(metadata: Mapping[str, object]) -> bytes:
     if not metadata:
         return b""
-    text = _to_json(dict(metadata)).encode()
-    untrusted_json.check_extent(text, metadata)
+    plain = dict(metadata)
+    text = _to_json(plain).encode()
+    untrusted_json.check_extent(text, plain)
     return text
 
 
@@ -763,7 +739,7 @@ def _codings(field: Field) -> Iterator[tuple[tuple[int, bytes, int], Coding]]:
             continue
         if codec == "patch" and field.row_bytes > PATCHED_BYTES:
             continue
-        changes = _CHANGES.get(codec, _NO_CHANGES)
+        changes = _CHANGES.get(codec, "")
         block_rows = _block_rows(field, codec)
         for dtype in _stored_dtypes(field, codec):
             name = dtype.str.encode().ljust(_DTYPE_CHARS, b"\0")

@@ -12,6 +12,8 @@ from typing import NamedTuple, Protocol, TypeAlias, cast
 
 import numpy as np
 
+from ..base.number_checks import check_whole
+from ..base.untrusted_json import MOST
 from ..rows.episode import End
 from .episode_filter import EpisodeFilter
 from .item_counts import ItemCounts, ItemKind, Shares
@@ -19,48 +21,31 @@ from .item_counts import ItemCounts, ItemKind, Shares
 _MAX_COUNTS = 16  # kinds of item whose counts are kept up to date
 _MAX_HEADS = 20  # named in a message
 _MOST_SKIPPED = 4_096  # ids of episodes
+_MOST_NUMBER = MOST // 2 - 1  # that a store can be opened with, and number what follows
 _CountKey: TypeAlias = "tuple[ItemKind, EpisodeFilter | None]"
 
 
 class ChunkInfo(NamedTuple):
     """The record of one stored chunk."""
 
-    episode: int
-    """Id of the episode."""
-    stream: int
-    """Index of the env that it comes from."""
-    first_row: int
-    """Index of the chunk's first row in the episode."""
-    rows: int
-    """Rows that count: one less than stored once a pending last row is superseded."""
-    end: int
-    """End of the last row."""
-    is_tail: int
-    """1 when no later chunk of this episode is stored."""
-    previous: int
-    """Position of the episode's chunk before, or -1."""
-    head: int
-    """First row of the episode that is still stored."""
-    row_id: int
-    """Id of the first row, never reused."""
-    stored_rows: int
-    """Rows in the bytes."""
-    segment: int
-    """Number of the slab or file."""
-    offset: int
-    """Offset in it."""
-    nbytes: int
-    """Length in bytes."""
-    stream_previous: int
-    """Position of the chunk before in the stream, or -1 if there is a gap between them."""
-    stream_next: int
-    """Position of the chunk after in the stream, or -1."""
-    stream_row: int
-    """Index of the first row among the rows of the stream without a gap."""
-    stream_head: int
-    """Index of the first of those that is still stored."""
-    stream_starts_late: int
-    """1 if that one is not the row of a reset."""
+    episode: int  # id of the episode
+    stream: int  # index of the env that it comes from
+    first_row: int  # index of the chunk's first row in the episode
+    rows: int  # that count: one less than stored once a pending last row is superseded
+    end: int  # of the last row
+    is_tail: int  # 1 when no later chunk of this episode is stored
+    previous: int  # position of the episode's chunk before, or -1
+    head: int  # first row of the episode that is still stored
+    row_id: int  # id of the first row, never reused
+    stored_rows: int  # rows in the bytes
+    segment: int  # number of the slab or file
+    offset: int  # in it
+    nbytes: int  # length in bytes
+    stream_previous: int  # position of the chunk before in the stream, or -1 if there is a gap
+    stream_next: int  # position of the chunk after in the stream, or -1
+    stream_row: int  # index of the first row among the rows of the stream without a gap
+    stream_head: int  # index of the first of those that is still stored
+    stream_starts_late: int  # 1 if that one is not the row of a reset
 
 
 CHUNK = np.dtype([(name, np.int64) for name in ChunkInfo._fields])
@@ -79,38 +64,21 @@ _FINAL = int(End.TERMINATED | End.TRUNCATED)
 _NO_STREAM = np.iinfo(np.int64).min
 
 
-class StoredRows(Protocol):
+class _StoredRows(Protocol):
     """The part of a `Chunk`, encoded or not, that its record is made of."""
 
     @property
-    def episode(self) -> int:
-        """Id of the episode."""
-        ...
-
+    def episode(self) -> int: ...
     @property
-    def stream(self) -> int:
-        """Index of the env that played it."""
-        ...
-
+    def stream(self) -> int: ...
     @property
-    def first_row(self) -> int:
-        """Index of the first row in the episode."""
-        ...
-
+    def first_row(self) -> int: ...
     @property
-    def rows(self) -> int:
-        """Number of rows."""
-        ...
-
+    def rows(self) -> int: ...
     @property
-    def end(self) -> End:
-        """Flags of the last row."""
-        ...
-
+    def end(self) -> End: ...
     @property
-    def starts_late(self) -> bool:
-        """The rows before are lost."""
-        ...
+    def starts_late(self) -> bool: ...  # the rows before are lost
 
 
 class Counters(NamedTuple):
@@ -129,7 +97,7 @@ class ChunkIndex:
     def __init__(self) -> None:
         self._use(np.empty(64, CHUNK))
         self._length = 0
-        self._base = 0
+        self.base = 0  # position of the oldest live record
         self._open: dict[int, _OpenEpisode] = {}
         self._newest: dict[int, int] = {}
         self._counts: dict[_CountKey, ItemCounts] = {}
@@ -155,7 +123,7 @@ class ChunkIndex:
         # counters are those after the last chunk, the base is the position of the first one.
         index = cls()
         index._use(_with_room(64, *stored))
-        index._length, index._base = sum(map(len, stored)), base
+        index._length, index.base = sum(map(len, stored)), base
         index._link()
         index._set_counters(counters)
         return index
@@ -163,7 +131,7 @@ class ChunkIndex:
     def continue_episodes(self) -> None:
         """Let later chunks continue the newest episode of each stream, unless it has ended."""
         for stream, position in self._newest.items():
-            newest = self.record(position) if position >= self._base else None
+            newest = self.record(position) if position >= self.base else None
             if newest is not None and not newest.end & (_FINAL | _LOST):
                 is_pending = newest.end & _PENDING != 0
                 next_row = newest.first_row + newest.stored_rows - is_pending
@@ -179,19 +147,11 @@ class ChunkIndex:
         """The live records [chunks], dtype `CHUNK`; a view that must not be changed."""
         return self._records[: self._length]
 
-    @property
-    def numbers(self) -> memoryview:
-        """The memory of the records and of room for more, as int64 one after the other."""
-        return self._numbers
-
     def at(self, index: np.ndarray) -> np.ndarray:
         """The records [n], dtype `CHUNK`, at some indices [n]; a copy."""
-        return _records_at(self._records, index)
-
-    @property
-    def base(self) -> int:
-        """Position of the oldest live record."""
-        return self._base
+        # Several times as fast as indexing with an array, which copies field by field.
+        numbers = np.ndarray((len(self._records), _WIDTH), np.int64, self._records)
+        return np.ndarray(len(index), CHUNK, numbers.take(index, 0))
 
     @property
     def rows(self) -> int:
@@ -202,11 +162,16 @@ class ChunkIndex:
         return self._length
 
     def record(self, position: int) -> ChunkInfo:
-        """The record at a position."""
-        place = (position - self._base) * _RECORD.size
-        return ChunkInfo._make(_RECORD.unpack_from(self._numbers, place))
+        """The record at a position; ValueError if no chunk has it, or it was evicted."""
+        place = position - self.base
+        if not 0 <= place < self._length:
+            raise ValueError(
+                f"position: expected {self.base} to {self.base + self._length - 1}, that of a "
+                f"stored chunk, got {position}; see index.records"
+            )
+        return ChunkInfo._make(_RECORD.unpack_from(self.numbers, place * _RECORD.size))
 
-    def check(self, chunks: Sequence[StoredRows]) -> list[int]:
+    def check(self, chunks: Sequence[_StoredRows]) -> list[int]:
         """Refuse chunks that cannot be appended in order; returns the steps that each adds."""
         newest = dict(self._open)
         fresh: set[int] = set()
@@ -227,13 +192,13 @@ class ChunkIndex:
             steps.append(_new_steps(chunk, rows, before))
         return steps
 
-    def append(self, chunk: StoredRows, segment: int, offset: int, nbytes: int) -> int:
+    def append(self, chunk: _StoredRows, segment: int, offset: int, nbytes: int) -> int:
         """Add a stored chunk, which `check` has accepted, and return its position."""
-        position, rows = self._base + self._length, chunk.rows
+        position, rows = self.base + self._length, chunk.rows
         newest = self._open.pop(chunk.stream, None)
         before = newest if newest and newest.episode == chunk.episode else None
-        previous = -1 if before is None or before.position < self._base else before.position
-        if previous >= 0 and self._numbers[(previous - self._base) * _WIDTH + _END] & _LOST:
+        previous = -1 if before is None or before.position < self.base else before.position
+        if previous >= 0 and self.numbers[(previous - self.base) * _WIDTH + _END] & _LOST:
             previous = -1
         self._enter(
             *(chunk.episode, chunk.stream, chunk.first_row, rows, int(chunk.end)),
@@ -252,7 +217,7 @@ class ChunkIndex:
         # there, none of them is lost, and the counters are those after the last one.
         index = ChunkIndex()
         index._use(_with_room(len(stored) + 64, self.records))
-        index._length, index._base = self._length, self._base
+        index._length, index.base = self._length, self.base
         index._newest = self._newest.copy()
         index.steps, index.episodes = self.steps, self.episodes
         index._counts = {
@@ -262,7 +227,7 @@ class ChunkIndex:
         }
         for each in map(ChunkInfo._make, stored.tolist()):
             position = index._newest.get(each.stream, -1)
-            before = index.record(position) if position >= index._base else None
+            before = index.record(position) if position >= index.base else None
             is_continued = before is not None and _continues(each, before)
             index._enter(
                 *(each.episode, each.stream, each.first_row, each.stored_rows, each.end),
@@ -292,9 +257,9 @@ class ChunkIndex:
         # In new memory, as others may still read the records in the present one.
         self._use(_with_room(max(64, kept), records[count:]))
         self._length = kept
-        self._base += count
-        _begin_episodes(self.records, self._base)
-        _begin_streams(self.records, self._base)
+        self.base += count
+        _begin_episodes(self.records, self.base)
+        _begin_streams(self.records, self.base)
         self._counts.clear()
         return segment
 
@@ -304,7 +269,7 @@ class ChunkIndex:
         # episode without its first rows.
         records = self._records[: self._length]
         for position in positions:
-            records["end"][position - self._base] |= End.LOST
+            records["end"][position - self.base] |= End.LOST
         self._link()
         self._counts.clear()
         self.losses += 1
@@ -313,7 +278,7 @@ class ChunkIndex:
         """Positions of an episode's last chunks, by rows: several where middle chunks are lost."""
         records = self.records
         found = np.flatnonzero((records["episode"] == episode) & (records["is_tail"] == 1))
-        positions: list[int] = (found + self._base).tolist()
+        positions: list[int] = (found + self.base).tolist()
         return positions
 
     def tail_of(self, episode: int, first_row: int | None = None) -> int:
@@ -346,14 +311,19 @@ class ChunkIndex:
             self._counts[key] = ItemCounts(kind, chosen)
         counts = self._counts[key]
         if counts.known < self._length:
-            counts.update(self.records, self._base)
+            counts.update(self.records, self.base)
         return counts
 
-    def _check_first(self, chunk: StoredRows, fresh: set[int]) -> None:
+    def _check_first(self, chunk: _StoredRows, fresh: set[int]) -> None:
         """Refuse a first chunk that does not begin a new episode."""
         if chunk.first_row != 0 and not chunk.starts_late:
             raise ValueError(_misplaced(chunk, 0))
-        number = chunk.episode
+        number, stream, row = chunk.episode, chunk.stream, chunk.first_row
+        are_plain = type(number) is type(stream) is type(row) is int  # as nearly always
+        if not are_plain or min(number, row) < 0 or max(number, row, abs(stream)) > _MOST_NUMBER:
+            check_whole("episode of a chunk", number, 0, _MOST_NUMBER)
+            check_whole("stream of a chunk", stream, -_MOST_NUMBER, _MOST_NUMBER)
+            check_whole("first_row of a chunk", row, 0, _MOST_NUMBER)
         is_old = number < self._oldest_new_episode or number in fresh
         is_new = number >= self.next_episode or number in self._skipped
         if is_old or (not is_new and (self.records["episode"] == number).any()):
@@ -375,7 +345,8 @@ class ChunkIndex:
     def _use(self, records: np.ndarray) -> None:
         """Keep the records in this memory."""
         self._records = records
-        self._numbers = memoryview(cast("bytes", records.view(np.int64))).cast("B").cast("q")
+        # The memory of the records and of room for more, as int64 one after the other.
+        self.numbers = memoryview(cast("bytes", records.view(np.int64))).cast("B").cast("q")
 
     def _set_counters(self, counters: Counters) -> None:
         """Begin with the counters of an earlier process, all of whose ids are used."""
@@ -404,7 +375,7 @@ class ChunkIndex:
         if self._length == len(self._records):
             self._use(_with_room(self._length, self._records))
         _RECORD.pack_into(
-            *(self._numbers, self._length * _RECORD.size),
+            *(self.numbers, self._length * _RECORD.size),
             *(episode, stream, first_row, rows, end),
             *(1, previous, head, row_id, rows, segment, offset, nbytes),
             *self._join_stream(stream, first_row, previous),
@@ -414,7 +385,7 @@ class ChunkIndex:
 
     def _continue(self, position: int) -> int:
         """Let a chunk follow the one at a position; returns the first stored row of its episode."""
-        numbers, begin = self._numbers, (position - self._base) * _WIDTH
+        numbers, begin = self.numbers, (position - self.base) * _WIDTH
         numbers[begin + _IS_TAIL] = 0
         if numbers[begin + _END] & _PENDING:
             # The pending last row no longer counts: the next chunk contains it again.
@@ -423,16 +394,16 @@ class ChunkIndex:
             # The reset's row is no step, so a chunk of that row alone has none.
             self.steps -= rows > 1 or numbers[begin + _FIRST_ROW] > 0
         for counts in self._counts.values():  # the counts depend on is_tail
-            counts.forget_from(position - self._base)
+            counts.forget_from(position - self.base)
         return numbers[begin + _HEAD]
 
     def _join_stream(
         self, stream: int, first_row: int, previous: int
     ) -> tuple[int, int, int, int, int]:
         """Link the next chunk to the one before in its stream, unless rows between are missing."""
-        position, before = self._base + self._length, self._newest.get(stream, -1)
+        position, before = self.base + self._length, self._newest.get(stream, -1)
         self._newest[stream] = position
-        begin, numbers = (before - self._base) * _WIDTH, self._numbers
+        begin, numbers = (before - self.base) * _WIDTH, self.numbers
         if begin < 0 or numbers[begin + _END] & _LOST or (before != previous and first_row != 0):
             return -1, -1, 0, 0, int(first_row > 0)
         numbers[begin + _STREAM_NEXT] = position
@@ -443,10 +414,10 @@ class ChunkIndex:
         """Compute what follows from the order of the records, as `append` does one by one."""
         stream = self.records["stream"]
         order = np.argsort(stream, kind="stable")
-        _link(self.records, order, self._base)
+        _link(self.records, order, self.base)
         stream = stream[order]
         newest = order[np.append(stream[1:] != stream[:-1], True)[: len(order)]]
-        positions = (newest + self._base).tolist()
+        positions = (newest + self.base).tolist()
         self._newest = dict(zip(self.records["stream"][newest].tolist(), positions, strict=True))
         self.steps = int(_steps_of(self.records).sum())
         self.episodes = int(self.records["is_tail"].sum())
@@ -482,12 +453,12 @@ class _OpenEpisode(NamedTuple):
     is_pending: bool
 
 
-def _open_after(chunk: StoredRows, rows: int, position: int) -> _OpenEpisode:
+def _open_after(chunk: _StoredRows, rows: int, position: int) -> _OpenEpisode:
     is_pending = int(chunk.end) & _PENDING != 0
     return _OpenEpisode(chunk.episode, position, chunk.first_row + rows - is_pending, is_pending)
 
 
-def _new_steps(chunk: StoredRows, rows: int, before: _OpenEpisode | None) -> int:
+def _new_steps(chunk: _StoredRows, rows: int, before: _OpenEpisode | None) -> int:
     """Env steps of a chunk: neither the reset's row nor a superseding row is a new one."""
     return rows - (chunk.first_row == 0 or (before is not None and before.is_pending))
 
@@ -498,18 +469,11 @@ def _steps_of(records: np.ndarray) -> np.ndarray:
     return steps
 
 
-def _misplaced(chunk: StoredRows, expected: int) -> str:
+def _misplaced(chunk: _StoredRows, expected: int) -> str:
     return (
         f"chunk of episode {chunk.episode} begins with row {chunk.first_row}, "
         f"expected row {expected}: chunks must be added in order"
     )
-
-
-def _records_at(records: np.ndarray, index: np.ndarray) -> np.ndarray:
-    """The records [n] at some indices [n]; a copy."""
-    # Several times as fast as indexing with an array, which copies field by field.
-    numbers = np.ndarray((len(records), len(ChunkInfo._fields)), np.int64, records)
-    return np.ndarray(len(index), CHUNK, numbers.take(index, 0))
 
 
 def _link(records: np.ndarray, order: np.ndarray, base: int) -> None:

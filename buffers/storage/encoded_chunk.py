@@ -16,6 +16,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import cast
 
 import numpy as np
@@ -36,7 +37,7 @@ from .chunk_codec import (
     metadata_text_in,
     with_metadata,
 )
-from .chunk_index import ChunkIndex, ChunkInfo
+from .chunk_index import ChunkInfo
 
 _MAGIC = b"SWCHUNK1"
 _HEADER = struct.Struct("<8sII")
@@ -44,6 +45,7 @@ _COUNT = struct.Struct("<I")
 _ENTRY = struct.Struct("<qqqqQIBBxx")
 _MOST = MOST // 2
 _FLAGS, _LOST = int(End.TERMINATED | End.TRUNCATED | End.PENDING), int(End.LOST)
+_PLACE = attrgetter("episode", "stream", "first_row", "rows", "end", "starts_late")
 _ENDS = [End(flags) for flags in range(_FLAGS + 1)]  # making one takes a microsecond
 
 
@@ -148,7 +150,7 @@ class EncodedChunk:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, EncodedChunk):
             return NotImplemented
-        return self._place == other._place and self.data == other.data
+        return _PLACE(self) == _PLACE(other) and self.data == other.data
 
     __hash__ = None  # type: ignore[assignment]  # as of a memory that may be changed
 
@@ -289,20 +291,6 @@ class EncodedChunk:
             decoder.copy_rows(data, coding, offset, rows, 0, fields[field.name])
         place = self.episode, self.stream, self.first_row, self.end
         return Chunk(*place, fields, self.metadata, self.starts_late)
-
-    @property
-    def _place(self) -> tuple[int, int, int, int, int, bool]:
-        place = self.episode, self.stream, self.first_row, self.rows, int(self.end)
-        return *place, self.starts_late
-
-
-def check_position(index: ChunkIndex, position: int) -> None:
-    """Refuse a position of no chunk, or of one that was evicted."""
-    if not index.base <= position < index.base + len(index):
-        raise ValueError(
-            f"position: expected {index.base} to {index.base + len(index) - 1}, that of a stored "
-            f"chunk, got {position}; see index.records"
-        )
 
 
 def fitting_chunks(

@@ -129,20 +129,8 @@ class FieldLocator:
         self.kinds = np.pad(self.kinds, ((0, 0), (0, more)))
 
 
-class RowCopier:
+class RowCopier(FieldLocator):
     """Copies consecutive rows of an episode out of the chunks that hold them."""
-
-    def __init__(self, storage: Storage) -> None:
-        self._storage = storage
-        self._places = FieldLocator(storage)
-
-    def follow(self) -> None:
-        """Follow the storage: chunks that were added, evicted or moved to other positions."""
-        self._places.follow()
-
-    def close(self) -> None:
-        """Forget all memory."""
-        self._places.close()
 
     def metadata(self, position: int) -> Mapping[str, object]:
         """The metadata of a chunk's episode."""
@@ -182,11 +170,11 @@ class RowCopier:
         targets: Sequence[tuple[int, np.ndarray]],
     ) -> None:
         """Copy rows of one chunk, from its row ``start`` on."""
-        buffer, offsets, kinds = self._places.find(position, record)
+        buffer, offsets, kinds = self.find(position, record)
         for place, out in targets:
-            coding = self._places.codings[kinds[place]]
+            coding = self.codings[kinds[place]]
             try:
-                self._places.reader.copy_rows(
+                self.reader.copy_rows(
                     buffer, coding, offsets[place], record.stored_rows, start, out[rows]
                 )
             except StoreCorrupt as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
@@ -19,7 +18,7 @@ from ..spec.spec import Codec, Spec
 from .chunk_codec import Buffer
 from .chunk_index import CHUNK, ChunkIndex, Counters
 from .disk.storage import DiskStorage, OnCorrupt
-from .encoded_chunk import EncodedChunk, check_position
+from .encoded_chunk import EncodedChunk
 from .item_counts import Shares
 from .protocol import Storage
 
@@ -160,7 +159,6 @@ class JoinedStorage:
 
     def encoded(self, position: int) -> EncodedChunk:
         """See `Storage.encoded`; episode and stream are those here, codecs its own."""
-        check_position(self._index, position)
         record = self._index.record(position)
         storage, place = self._find(position)
         return storage.encoded(place).placed(episode=record.episode, stream=record.stream)
@@ -337,14 +335,11 @@ def _shifted(records: np.ndarray, number: int) -> np.ndarray:
 
 def _checked_weights(weights: Sequence[float], count: int) -> np.ndarray:
     """The weights as an array, if they are one finite number >= 0 for each storage."""
-    if len(weights) != count:
+    found = np.array(weights, np.float64)
+    is_right = found.shape == (count,) and (np.isfinite(found) & (found >= 0)).all()
+    if not is_right or not found.any():
         raise ValueError(
-            f"weights: expected one for each of {count} stores, got {len(weights)}: "
-            f"pass as many as there are stores"
+            f"weights: expected a finite number >= 0 for each of {count} stores, at least one of "
+            f"them above 0, got {weights}: change them"
         )
-    for weight in weights:
-        if not (math.isfinite(weight) and weight >= 0):
-            raise ValueError(f"weights: expected finite numbers >= 0, got {weight}: change it")
-    if not any(weights):
-        raise ValueError("weights: expected at least one above 0, got zeros alone: raise one")
-    return np.array(weights, np.float64)
+    return found

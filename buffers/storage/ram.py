@@ -17,13 +17,8 @@ from ..rows.episode import Chunk, End
 from ..rows.row_memory import Place, RowMemory
 from ..spec.spec import Spec
 from .chunk_codec import Buffer, ChunkDecoder, ChunkEncoder, Part
-from .chunk_index import ChunkIndex, StoredRows
-from .encoded_chunk import (
-    EncodedChunk,
-    check_position,
-    fitting_chunks,
-    pack_chunks,
-)
+from .chunk_index import ChunkIndex
+from .encoded_chunk import EncodedChunk, fitting_chunks, pack_chunks
 from .protocol import Storage
 
 _LOG = logging.getLogger("stepwell.buffers.storage")
@@ -179,7 +174,6 @@ class MemoryStorage:
     def encoded(self, position: int) -> EncodedChunk:
         """See `Storage.encoded`."""
         with self._lock:
-            check_position(self._index, position)
             record = self._index.record(position)
             return EncodedChunk.stored(record, self._spec, *self.payload(position))
 
@@ -199,7 +193,7 @@ class MemoryStorage:
         """Keep the data: RAM is released with the object."""
 
     def _add(
-        self, chunk: StoredRows, parts: Sequence[Part], nbytes: int, place: Place | None
+        self, chunk: Chunk | EncodedChunk, parts: Sequence[Part], nbytes: int, place: Place | None
     ) -> None:
         """Store a chunk; its rows may stay at the place."""
         rows = chunk.rows
@@ -345,7 +339,7 @@ def whole_capacities(
     )
 
 
-def check_chunk_bytes(chunk: StoredRows, nbytes: int, capacity_bytes: int | None) -> None:
+def check_chunk_bytes(chunk: Chunk | EncodedChunk, nbytes: int, capacity_bytes: int | None) -> None:
     """Refuse a chunk that alone takes more than the whole budget."""
     if capacity_bytes is not None and nbytes > capacity_bytes:
         raise ValueError(

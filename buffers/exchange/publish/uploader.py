@@ -24,7 +24,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 from ...base.errors import StoreCorrupt, StoreLocked, StoreNotFound
-from ...base.untrusted_json import items, member, parse, text, whole
+from ...base.untrusted_json import items, json_text, member, parse, text, whole
 from ...storage.disk.files import Files, as_bytes
 from ...storage.disk.folder import StoreFolder
 from ...storage.disk.format import (
@@ -35,7 +35,6 @@ from ...storage.disk.format import (
     Manifest,
     NextNumbers,
     align,
-    json_text,
     too_new_error,
 )
 from ...storage.disk.segment import load, open_segment, read_header, segment_path

@@ -220,11 +220,11 @@ class StoreFolder:
 
     def write_checkpoint(self, name: str, data: bytes) -> None:
         """Replace a checkpoint; when it returns the new one is durable."""
-        replace_file(self.files, self._checkpoint(name), data)
+        replace_file(self.files, self.checkpoint_path(name), data)
 
     def read_checkpoint(self, name: str) -> bytes:
         """The bytes of a checkpoint."""
-        path = self._checkpoint(name)
+        path = self.checkpoint_path(name)
         try:
             with self.files.open(path) as file:
                 size = self.files.size(file)
@@ -237,8 +237,9 @@ class StoreFolder:
                 f"{', '.join(there) or 'none'}; save one first"
             ) from error
 
-    def _checkpoint(self, name: str) -> Path:
-        if not re.fullmatch(r"[A-Za-z0-9_-]{1,100}", name):
+    def checkpoint_path(self, name: str) -> Path:
+        """The file of a checkpoint of that name, which is checked."""
+        if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_-]{1,100}", name):
             raise ValueError(
                 f"name of a checkpoint: expected letters, digits, - and _, got {name!r}"
             )
@@ -292,7 +293,11 @@ class StoreFolder:
             )
 
     def _take(self, file: FileIO) -> None:
-        if not self._lock_patiently(file):
+        for _ in range(_LOCK_TRIES):  # a reader that tests the lock may hold it for a moment
+            if self.files.lock(file):
+                break
+            time.sleep(_LOCK_PAUSE_SECONDS)
+        else:
             text = self.files.pread(file, 1000, 0).decode(errors="replace").strip()
             shown = "".join(letter if letter.isprintable() else "?" for letter in text)
             holder = shown or "another process"
@@ -307,14 +312,6 @@ class StoreFolder:
         self.files.truncate(file, 0)
         text = f"pid {os.getpid()} on {socket.gethostname()} since {now}\n"
         write_at(self.files, file, text.encode(), 0)
-
-    def _lock_patiently(self, file: FileIO) -> bool:
-        """Take the lock; a reader that tests it may hold it for a moment."""
-        for _ in range(_LOCK_TRIES):
-            if self.files.lock(file):
-                return True
-            time.sleep(_LOCK_PAUSE_SECONDS)
-        return False
 
     def _make_with_parents(self, path: Path) -> None:
         if path.is_dir():

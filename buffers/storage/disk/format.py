@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import json
 import re
 import struct
 from collections.abc import Generator, Mapping, Sequence
@@ -19,15 +18,7 @@ from zlib import crc32
 import numpy as np
 
 from ...base.errors import StoreCorrupt, StoreTooNew
-from ...base.untrusted_json import (
-    check_extent,
-    items,
-    mapping,
-    member,
-    parse,
-    text,
-    whole,
-)
+from ...base.untrusted_json import items, json_text, mapping, member, parse, text, whole
 from ...spec.spec import Spec
 from ..chunk_codec import ChunkDecoder
 from ..chunk_index import Counters
@@ -429,22 +420,6 @@ class Manifest:
                         f"segments: expected rising numbers, got {after} after {before}"
                     )
         return found
-
-
-def json_text(
-    value: object,
-    most_depth: int = 100,  # of nested lists and objects, as far as it can be read again
-    name: str = "value",  # for the message
-) -> bytes:
-    """Compact JSON."""
-    try:
-        data = json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
-        check_extent(data, value, most_depth)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise TypeError(
-            f"{name}: expected plain JSON values, got others: {error}; convert them first"
-        ) from error
-    return data
 
 
 def _capacity(data: Mapping[str, object], key: str) -> int | None:

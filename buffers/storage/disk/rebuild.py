@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -11,23 +12,8 @@ from ...base.errors import StoreCorrupt
 from ..chunk_index import Counters
 from .files import path_kind
 from .folder import StoreFolder
-from .format import (
-    MOST_SLOTS,
-    SLOT,
-    Header,
-    Manifest,
-    NextNumbers,
-    SealedSegment,
-    TableCopy,
-    align,
-)
-from .segment import (
-    LoadedSegment,
-    load,
-    open_segment,
-    read_header,
-    segment_path,
-)
+from .format import MOST_SLOTS, SLOT, Header, Manifest, NextNumbers, SealedSegment, TableCopy, align
+from .segment import LoadedSegment, load, open_segment, read_header, segment_path
 
 
 def rebuild_manifest(folder: StoreFolder) -> Manifest | None:
@@ -42,7 +28,9 @@ def rebuild_manifest(folder: StoreFolder) -> Manifest | None:
     template = [header for header in known if header.store == store][-1]
     bare = Manifest(store, template.facts)
     headers = {
-        number: header if _is_own(header, store, number) else rebuild_header(folder, bare, number)
+        number: header
+        if header is not None and (header.store, header.number) == (store, number)
+        else rebuild_header(folder, bare, number)
         for number, header in found.items()
     }
     numbers = list(headers)
@@ -65,7 +53,12 @@ def rebuild_header(
     path = segment_path(folder.path, number)
     if path_kind(path) != "file":
         return None
-    guess = _guess(manifest, number, before)
+    position, counters = 0, Counters()
+    if before is not None:
+        position = before.segment.header.position + len(before.records)
+        counters = before.counters
+    text = manifest.facts.short_text
+    guess = Header(manifest.store, number, 1, 0, position, counters, text)
     with open_segment(folder.files, path) as file:
         nbytes = folder.files.size(file)
         header_bytes = guess.header_bytes
@@ -91,10 +84,6 @@ def _read_headers(folder: StoreFolder) -> dict[int, Header | None]:
     return found
 
 
-def _is_own(header: Header | None, store: bytes, number: int) -> bool:
-    return header is not None and header.store == store and header.number == number
-
-
 def _sealed(
     folder: StoreFolder, number: int, header: Header | None, following: Header | None
 ) -> SealedSegment:
@@ -114,24 +103,13 @@ def _sealed(
     return SealedSegment(number, nbytes, slots)
 
 
-def _guess(manifest: Manifest, number: int, before: LoadedSegment | None) -> Header:
-    position, counters = 0, Counters(0, 0, 0)
-    if before is not None:
-        position = before.segment.header.position + len(before.records)
-        counters = before.counters
-    text = manifest.facts.short_text
-    return Header(manifest.store, number, 1, 0, position, counters, text)
-
-
 def _fitted(guess: Header, table_bytes: int, nbytes: int, first: bytes) -> Header:
     slot = np.frombuffer(first, SLOT)[0]
     data_offset = guess.header_bytes + 2 * table_bytes
-    return Header(
-        guess.store,
-        guess.number,
-        table_bytes // SLOT.itemsize,
-        align(max(0, nbytes - data_offset)),
-        int(slot["position"]),
-        Counters(int(slot["row_id"]), guess.counters.next_episode, guess.counters.total_steps),
-        guess.facts_text,
+    return replace(
+        guess,
+        slots=table_bytes // SLOT.itemsize,
+        data_bytes=align(max(0, nbytes - data_offset)),
+        position=int(slot["position"]),
+        counters=guess.counters._replace(next_row_id=int(slot["row_id"])),
     )

@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from io import FileIO
 from pathlib import Path
 
-import numpy as np
-
 from ...base.errors import StoreCorrupt, StoreNotFound
 from ...base.progress import Progress, check_progress
 from ...rows.episode import End
@@ -21,13 +19,7 @@ from .rebuild import rebuild_header
 from .segment import LoadedSegment, segment_path
 from .snapshot import Recovery
 from .storage import DiskStorage
-from .verify import (
-    Damage,
-    SegmentSurvey,
-    compared_bytes,
-    read_or_rebuild,
-    survey,
-)
+from .verify import Damage, SegmentSurvey, read_or_rebuild, survey, survey_all
 
 _LOG = logging.getLogger("stepwell.buffers.storage")
 _KEPT = "damaged"
@@ -89,8 +81,7 @@ def repair(
     lock = folder.lock()
     with contextlib.closing(lock):
         manifest, damages = read_or_rebuild(folder)
-        with compared_bytes(folder, progress) as on_bytes:
-            found = list(survey(folder, manifest, on_bytes))
+        found = survey_all(folder, manifest, progress)
         damages += [damage for each in found for damage in each.damages]
         if damages and not yes:
             return RepairReport(folder.path, tuple(damages), False, Recovery(), ())
@@ -125,8 +116,12 @@ class _Repair:
                 f"{folder} is a {path_kind(folder)}, expected a folder for damaged files, or none: "
                 f"links are not followed; move it away"
             )
-        with contextlib.suppress(StoreNotFound):
-            self._keep_manifest()
+        try:
+            self._folder.read_newest_manifest()
+        except StoreCorrupt:  # it is damaged, or older than the segments
+            self._keep(self._folder.path / "manifest.json")
+        except StoreNotFound:
+            pass
         before: LoadedSegment | None = None
         entries: dict[int, SealedSegment] = {entry.number: entry for entry in self._manifest.sealed}
         for each in self._found:
@@ -167,18 +162,15 @@ class _Repair:
     def _replace(self, loaded: LoadedSegment, lost: list[int]) -> None:
         """Rewrite the segment with its lost chunks marked."""
         header, slots = loaded.segment.header, loaded.committed.slots.copy()
-        for number in lost:
-            _mark_lost(slots, header, number)
+        for number in lost:  # its other values stay
+            slot = slots[number]
+            slot["end"] |= int(End.LOST)
+            slot["number"], slot["position"] = number, header.position + number
+            if slot["group_slots"] == 0:  # nothing is known
+                slot["group"], slot["group_slots"] = number, 1
         self._keep(loaded.segment.path)
         packed = pack_slots(header, slots)
         self._rewrite(loaded.segment.path, header, packed, *header.table_offsets)
-
-    def _keep_manifest(self) -> None:
-        """Keep a manifest that is damaged, or older than the segments."""
-        try:
-            self._folder.read_newest_manifest()
-        except StoreCorrupt:
-            self._keep(self._folder.path / "manifest.json")
 
     def _keep(self, path: Path) -> None:
         """Link a damaged file into the folder for damaged files."""
@@ -243,12 +235,3 @@ class _Repair:
                 next=following,
             )
         )
-
-
-def _mark_lost(slots: np.ndarray, header: Header, number: int) -> None:
-    """Mark a slot's chunk as lost; its other values stay."""
-    slot = slots[number]
-    slot["end"] |= int(End.LOST)
-    slot["number"], slot["position"] = number, header.position + number
-    if slot["group_slots"] == 0:  # nothing is known
-        slot["group"], slot["group_slots"] = number, 1

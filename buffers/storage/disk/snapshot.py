@@ -48,7 +48,9 @@ class Border(NamedTuple):
 
     def to_json(self) -> dict[str, object]:
         """Plain data for a checkpoint; `from_json` reads it."""
-        return {**self._asdict(), "segments": [list(each) for each in self.segments.items()]}
+        lists = {"counters": [*self.counters], "sizes": [*self.sizes]}
+        segments = [[number, slots] for number, slots in self.segments.items()]
+        return {**self._asdict(), **lists, "segments": segments}
 
     @classmethod
     def from_json(cls, value: object) -> Border:
@@ -133,9 +135,8 @@ def load_all(
     folder: StoreFolder,
     manifest: Manifest,
     known: dict[int, LoadedSegment] | None = None,  # from an earlier call
-    # receives the messages about segments that cannot be read, which are then left out; None raises
-    # at the first
-    faults: list[str] | None = None,
+    *,
+    skip: bool = False,  # leave out those that cannot be read
 ) -> list[LoadedSegment]:
     """Read the live segments, except for known ones that did not change."""
     sealed = {entry.number: entry for entry in manifest.sealed}
@@ -144,13 +145,11 @@ def load_all(
         found = (known or {}).get(number)
         try:
             if found is None or found.entry != sealed.get(number):
-                keep_rest = faults is not None
-                found = load(folder.files, folder.path, manifest, number, keep_rest=keep_rest)
+                found = load(folder.files, folder.path, manifest, number, keep_rest=skip)
             loaded.append(found)
-        except StoreCorrupt as error:
-            if faults is None:
+        except StoreCorrupt:
+            if not skip:
                 raise
-            faults.append(str(error))
     return loaded
 
 
@@ -178,7 +177,7 @@ def read_view(
                 continue
             if not skip:
                 raise
-            loaded = load_all(folder, manifest, known, faults=[])
+            loaded = load_all(folder, manifest, known, skip=True)
             view = StoreSnapshot(manifest, loaded)
         known.clear()
         numbers = {entry.number for entry in manifest.sealed}

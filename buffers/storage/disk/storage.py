@@ -10,22 +10,24 @@ from collections.abc import Generator, Mapping, Sequence
 from io import FileIO
 from pathlib import Path
 from threading import RLock
-from typing import Any, Literal, NoReturn, Self, cast
+from typing import Any, Literal, NoReturn, Self, cast, get_args
 
 import numpy as np
 
 from ...base.errors import SpecMismatch, StoreCorrupt, not_copied
+from ...base.number_checks import check_choice, whole_number
+from ...base.untrusted_json import json_text
 from ...rows.episode import Chunk
 from ...spec.spec import Spec
 from ..checkpoint import pack, unpack
 from ..chunk_codec import Buffer
 from ..chunk_index import ChunkIndex, ChunkInfo
-from ..encoded_chunk import EncodedChunk, check_position
+from ..encoded_chunk import EncodedChunk
 from ..ram import whole_capacities
 from .appender import SEGMENTS, Appender
 from .files import Files
 from .folder import StoreFolder
-from .format import Manifest, StoreOptions, json_text
+from .format import Manifest, StoreOptions
 from .segment import LoadedSegment, Segment, SegmentMaps
 from .snapshot import Border, Recovery, StoreSnapshot, read_view
 
@@ -108,6 +110,7 @@ class DiskStorage:
             StoreLocked: Another process creates a store in this folder.
         """
         capacity, capacity_bytes = _whole_limits(capacity, capacity_bytes)
+        segment_bytes = whole_number("segment_bytes", segment_bytes, 0)
         if capacity_bytes is not None:
             segment_bytes = min(segment_bytes, capacity_bytes // SEGMENTS)
         facts = StoreOptions(
@@ -155,11 +158,16 @@ class DiskStorage:
                 is out of range.
         """
         capacity, capacity_bytes = _whole_limits(capacity, capacity_bytes)
-        skip = _check_on_corrupt(on_corrupt, read_only=read_only)
+        check_choice("on_corrupt", on_corrupt, get_args(OnCorrupt))
+        if on_corrupt == "skip" and not read_only:
+            raise ValueError(
+                "on_corrupt='skip': expected read_only=True, got a store to write into; run "
+                "`stepwell repair` on it first"
+            )
         folder = StoreFolder(path, files or Files())
         folder.check()
         if read_only:
-            storage = cls(folder, None, skip=skip)
+            storage = cls(folder, None, skip=on_corrupt == "skip")
             storage._tell_opened("reading")
             return storage
         lock = folder.lock()
@@ -316,8 +324,6 @@ class DiskStorage:
     def encoded(self, position: int) -> EncodedChunk:
         """See `Storage.encoded`."""
         with self._lock:
-            self._check_open()
-            check_position(self.index, position)
             memory, segment, record = self._find(position)
             return segment.encoded(memory, position, record)
 
@@ -371,8 +377,11 @@ class DiskStorage:
 
         Raises:
             TypeError: The state contains another type.
+            ValueError: The name has other characters; nothing has changed.
         """
-        self._require_appender().save_checkpoint(name, pack(state))
+        appender = self._require_appender()
+        self._folder.checkpoint_path(name)  # refuses a name before the writer, which it would end
+        appender.save_checkpoint(name, pack(state))
 
     def load_checkpoint(self, name: str) -> dict[str, Any]:
         """The state of that name.
@@ -528,18 +537,6 @@ def _whole_limits(
 def _plain_json(name: str, value: Mapping[str, object]) -> dict[str, object]:
     """The value of an argument as it is read back from a file."""
     return cast("dict[str, object]", json.loads(json_text(dict(value), _MOST_DEPTH, name)))
-
-
-def _check_on_corrupt(on_corrupt: str, *, read_only: bool) -> bool:
-    """True for ``"skip"``, which only a reader may do."""
-    if on_corrupt not in ("raise", "skip"):
-        raise ValueError(f"on_corrupt: expected 'raise' or 'skip', got {on_corrupt!r}")
-    if on_corrupt == "skip" and not read_only:
-        raise ValueError(
-            "on_corrupt='skip': expected read_only=True, got a store to write into; run "
-            "`stepwell repair` on it first"
-        )
-    return on_corrupt == "skip"
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -130,19 +130,17 @@ def verify(
     check_progress(progress)
     folder = StoreFolder(path, files or Files())
     manifest, damages = read_or_rebuild(folder)
-    with compared_bytes(folder, progress) as on_bytes:
-        found = list(survey(folder, manifest, on_bytes))
+    found = survey_all(folder, manifest, progress)
     live = set(read_or_rebuild(folder)[0].numbers)
     # A segment that a writer has evicted meanwhile is not missing.
     found = [each for each in found if each.number in live]
     return _report(folder, manifest, damages, found)
 
 
-@contextlib.contextmanager
-def compared_bytes(
-    folder: StoreFolder, progress: Progress[int, int]
-) -> Generator[Callable[[int], None]]:
-    """Report the progress of a survey, by a function that is called with each number of bytes."""
+def survey_all(
+    folder: StoreFolder, manifest: Manifest, progress: Progress[int, int]
+) -> list[SegmentSurvey]:
+    """The survey of all live segments, with its progress in the bytes that are compared."""
     done = total = 0
     for path in folder.path.glob("segment-*.bin"):
         with contextlib.suppress(FileNotFoundError):  # a writer may have removed it since
@@ -155,7 +153,7 @@ def compared_bytes(
             if report is not None:
                 report(done, total)
 
-        yield add
+        return list(survey(folder, manifest, add))
 
 
 def read_or_rebuild(folder: StoreFolder) -> tuple[Manifest, list[Damage]]:
@@ -230,24 +228,17 @@ def survey(
             rows = 0 if entry is not None and entry.slots == 0 else None
             yield SegmentSurvey(number, None, [Damage(path, _sentence(path, error), rows=rows)], 0)
             continue
-        damages = _wrong_length(manifest, loaded)
+        damages: list[Damage] = []
+        try:
+            check_size(loaded.segment.header, sealed.get(number), loaded.segment.nbytes, path)
+        except StoreCorrupt as error:
+            damages.append(Damage(path, str(error), is_harmless=True))
         damages += [
             Damage(path, lost_slot_message(path, slot), slot)
             for slot in loaded.committed.lost.tolist()
         ]
         chunks, nbytes = _damaged_chunks(folder.files, loaded, on_bytes)
         yield SegmentSurvey(number, loaded, damages + chunks, nbytes)
-
-
-def _wrong_length(manifest: Manifest, loaded: LoadedSegment) -> list[Damage]:
-    segment = loaded.segment
-    number = segment.header.number
-    sealed = {entry.number: entry for entry in manifest.sealed}.get(number)
-    try:
-        check_size(segment.header, sealed, segment.nbytes, segment.path)
-    except StoreCorrupt as error:
-        return [Damage(segment.path, str(error), is_harmless=True)]
-    return []
 
 
 def _damaged_chunks(

@@ -66,6 +66,9 @@ def test_other_spaces_are_refused() -> None:
         space_to_json(spaces.Space())
     with pytest.raises(ValueError, match=r"^space: .*'Strange'$"):
         space_from_json({"type": "Strange"})
+    for dtype, n in (("float32", 3), ("int8", 300)):
+        with pytest.raises(ValueError, match=r"^space: .*(float32|300)"):
+            space_from_json({"type": "Discrete", "dtype": dtype, "n": n, "start": 0})
 
 
 def test_spaces_larger_than_the_rows_are_left_out() -> None:

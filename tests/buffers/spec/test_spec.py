@@ -50,6 +50,23 @@ def test_every_kind_of_space_becomes_fields() -> None:
     }
 
 
+@pytest.mark.parametrize("wrong", [2.0, True, "2"])
+def test_lengths_that_no_file_could_have_are_refused(wrong: Any) -> None:
+    with pytest.raises(ValueError, match=rf"^field 'info/x': .*the shape \({wrong!r},\)"):
+        Field("info/x", "float32", (wrong,), "raw")
+    with pytest.raises(ValueError, match=rf"^field 'info/x': .*stack of {wrong}\b"):
+        Field("info/x", "float32", (2,), "raw", wrong)
+
+
+@pytest.mark.parametrize("dtype", ["f4", np.float32, np.dtype("float32")], ids=str)
+def test_fields_of_numpys_values_are_those_of_plain_ones(dtype: Any) -> None:
+    two: Any = np.int64(2)
+    fields: Any = [Field("info/x", dtype, (two,), "raw", two)]
+    spec = Spec(fields, {}, {})
+    assert np.dtype(spec["info/x"].dtype) == np.float32
+    assert Spec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
+
+
 SPACES: st.SearchStrategy[Any] = st.deferred(
     lambda: st.one_of(
         st.builds(spaces.Discrete, st.integers(1, 9)),

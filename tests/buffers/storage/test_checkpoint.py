@@ -183,6 +183,14 @@ def test_unsupported_values_are_refused_before_anything_is_written(
         add(replay, Recording(next_episode=6), 1)  # the writer still works
 
 
+@pytest.mark.parametrize("name", ["best/1", "", None])
+def test_another_name_is_refused_and_the_writer_goes_on(tmp_path: Path, name: Any) -> None:
+    with filled(tmp_path / "a") as replay:
+        with pytest.raises(ValueError, match=rf"^name of a checkpoint: .*got {name!r}$"):
+            replay.save_checkpoint(name=name)
+        add(replay, Recording(next_episode=6), 1)
+
+
 def test_a_forged_state_is_refused_and_nothing_changes(tmp_path: Path) -> None:
     """The file was made by hand, with a right checksum."""
     with filled(tmp_path / "a") as replay:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from typing import cast
+from types import MappingProxyType
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -351,6 +352,16 @@ def test_metadata_is_restored(metadata: dict[str, object]) -> None:
     data = b"".join(ChunkEncoder(spec).encode(chunk))
     assert ChunkDecoder(spec).metadata(data, 0) == metadata
     assert decoded(spec, data, 3, 0).tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("kind", [dict, MappingProxyType])
+def test_metadata_that_could_not_be_read_are_not_stored(kind: type[Any]) -> None:
+    deep: list[object] = []
+    for _ in range(150):
+        deep = [deep]
+    chunk = Chunk(0, 0, 0, End.NONE, {"reward": np.zeros(3)}, kind({"key": deep}))
+    with pytest.raises(ValueError, match="100 levels"):
+        ChunkEncoder(spec_of(Field("reward", "float64", (), "raw"))).encode(chunk)
 
 
 @pytest.mark.parametrize(

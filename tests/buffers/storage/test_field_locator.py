@@ -118,7 +118,7 @@ def test_few_segments_are_mapped_at_a_time(tmp_path: Path, monkeypatch: pytest.M
             copier.copy(position, made.index.record(position), 0, 20, [(2, rewards)])
             expected = testing.chunk_of(position, 0, 20, End.TERMINATED).fields["reward"]
             assert rewards.tolist() == expected.tolist()
-            assert len(copier._places._buffers) <= 3
+            assert len(copier._buffers) <= 3
 
 
 @pytest.mark.proof
@@ -134,8 +134,8 @@ def test_evicted_chunks_are_dropped_and_refused(tmp_path: Path) -> None:
                 assert (
                     rewards.tolist() == testing.chunk_of(position, 0, 9).fields["reward"].tolist()
                 )
-            assert len(copier._places.is_known) >= len(index)
-        assert len(copier._places.is_known) < 120
+            assert len(copier.is_known) >= len(index)
+        assert len(copier.is_known) < 120
         base = made.index.base
         with pytest.raises(NotEnoughData, match=rf"chunk {base - 1} .*\b{base}\b"):
             copier.copy(base - 1, made.index.record(base), 0, 9, [(2, rewards)])

@@ -30,3 +30,17 @@ def test_memory_of_evicted_chunks_is_freed() -> None:
         storage.add([chunk_of(episode, 0, 20, End.TERMINATED)])
         most = max(most, storage.nbytes)
     assert storage.nbytes <= most <= 1 << 20
+
+
+@pytest.mark.parametrize("read", ["payload", "metadata", "encoded"])
+def test_a_position_of_no_stored_chunk_is_refused(read: str) -> None:
+    storage = MemoryStorage(SPEC, capacity=160)
+    storage.add([chunk_of(episode, 0, 10, End.TERMINATED) for episode in range(60)])
+    base, stop = storage.index.base, storage.index.base + len(storage.index)
+    assert base > 0
+    getattr(storage, read)(base)
+    for position in (-1, 0, base - 1, stop, stop + 5):
+        with pytest.raises(
+            ValueError, match=rf"^position: .*\b{base} to {stop - 1}\b.* {position};"
+        ):
+            getattr(storage, read)(position)

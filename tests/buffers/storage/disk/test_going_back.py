@@ -441,3 +441,12 @@ def test_a_forged_border_within_a_flush_leaves_a_store_that_opens(tmp_path: Path
         assert_same_index(storage, run.storage)
         assert (len(storage.index), storage.lost_chunks) == (1, 0)
     run.replay.close()
+
+
+def test_a_border_is_taken_as_it_was_given(tmp_path: Path) -> None:
+    with create(tmp_path / "a") as storage:
+        storage.add([chunk_of(0, 0, 9)])
+        border = storage.border()
+        storage.add([chunk_of(1, 0, 9)])
+        storage.go_back(border, 1)
+        assert storage.index.records["episode"].tolist() == [0]

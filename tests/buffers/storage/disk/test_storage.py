@@ -186,6 +186,17 @@ def test_a_budget_too_small_for_files_is_refused(tmp_path: Path) -> None:
         create(tmp_path / "a", capacity_bytes=1 << 19)
 
 
+@pytest.mark.parametrize("wrong", [1.5, -1, None, True])
+def test_a_size_of_files_that_no_file_could_have_is_refused(tmp_path: Path, wrong: Any) -> None:
+    with pytest.raises(ValueError, match=rf"^segment_bytes: .*got {wrong}$"):
+        create(tmp_path / "a", segment_bytes=wrong)
+    assert not (tmp_path / "a").exists()
+    million: Any = 1e6
+    create(tmp_path / "a", segment_bytes=million).close()
+    with reopen(tmp_path / "a") as storage:
+        assert storage.facts.segment_bytes == 1_000_000
+
+
 # --- folders with other contents ------------------------------------------------------------------
 
 
@@ -257,6 +268,30 @@ def test_a_stream_that_no_store_can_hold_is_refused_before_anything_is_written(
         storage.add([good])
     with DiskStorage.open(tmp_path / "a", read_only=True) as storage:
         assert storage.index.record(0).stream == most
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("episode", 1.5),
+        ("episode", 1 << 62),
+        ("stream", 1.5),
+        ("first_row", -3),
+        ("first_row", 0.0),
+    ],
+)
+def test_a_place_that_no_store_can_hold_is_refused_before_anything_is_written(
+    tmp_path: Path, name: str, value: float
+) -> None:
+    place: dict[str, Any] = {name: value}
+    bad = replace(chunk_of(1, 0, 9), **place, starts_late=True)
+    with DiskStorage.create(tmp_path / "a", SPEC) as storage:
+        with pytest.raises(ValueError, match=rf"^{name} of a chunk: .*got {value}$"):
+            storage.add([chunk_of(0, 0, 9), bad])
+        assert not len(storage.index)
+        storage.add([chunk_of(0, 0, 9)])
+    with DiskStorage.open(tmp_path / "a") as storage:
+        assert len(storage.index) == 1
 
 
 @pytest.mark.proof
