@@ -140,7 +140,7 @@ def test_archive_writes_the_entry_or_nothing(stepwell: CommandLine) -> None:
         ("--index i.toml --name X --policy p --license l", "small letters"),
         ("--index ours/i.toml --name x --policy p --license l", "ours"),
         ("--index broken.toml --name x --policy p --license l", "broken.toml|TOML"),
-        ("--index i.toml --name x --policy '' --license l", "policy"),
+        (f"--index i.toml --name x --policy {'p' * 201} --license l", "policy|200"),
     ):
         stepwell.refused(f"archive empty -o a.swa {options}", parts)  # before it is looked at
     about = "--name pole/mine --policy mine --license cc-by-4.0"
