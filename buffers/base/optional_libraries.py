@@ -43,6 +43,11 @@ def load_library(
         raise ImportError(
             f"{wanted_for} needs {top}, which is not installed: pip install {install}", name=top
         ) from error
+    except ImportError as error:  # of its compiled part, above all
+        raise ImportError(
+            f"{wanted_for} needs {top}, which cannot be imported ({error}): pip install {install}",
+            name=top,
+        ) from error
     package = package or top
     installed = installed_version(package) if at_least else None  # None: a source tree on the path
     if installed and version_numbers(installed) < version_numbers(at_least or ""):
