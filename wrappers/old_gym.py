@@ -94,7 +94,7 @@ class OldGymEnv(AdaptedEnv):
         old = self.old_env = self._inner
         self.observation_space = modern_space(old.observation_space, "observation_space")
         self.action_space = modern_space(old.action_space, "action_space")
-        self._max_steps = max_episode_steps
+        self._max_steps = None if max_episode_steps is None else int(max_episode_steps)
         self._seed_method = seed_method(env)
         self._reset_keywords = {
             keyword for keyword in ("seed", "options") if accepts(env, "reset", keyword)

@@ -183,10 +183,10 @@ def _close(reference: weakref.ref[ReplayOwner], process: int) -> None:
         buffer.close()
 
 
-def check_one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
+def check_one_of(name: str, value: object, allowed: tuple[str, ...], hint: str = "") -> None:
     """Refuse another value than the allowed ones."""
     if value not in allowed:
-        raise ValueError(f"{name}: expected one of {', '.join(allowed)}, got {value!r}")
+        raise ValueError(f"{name}: expected one of {', '.join(allowed)}, got {value!r}{hint}")
 
 
 def check_env(env: int, num_envs: int) -> None:
@@ -323,6 +323,7 @@ IMAGE, VECTOR = np.dtype(np.uint8), np.dtype(np.float32)
 
 
 _INSIDE: Any = "inside"
+_MORE = "; the buffer's replay has more"
 
 
 class ImageRing(ReplayOwner, Generic[BordersT]):
@@ -355,7 +356,7 @@ class ImageRing(ReplayOwner, Generic[BordersT]):
         self.seq_len = seq_len
         self.batch_size = batch_size
         self._is_one_hot = one_hot
-        check_one_of("borders", borders, self._all_borders)
+        check_one_of("borders", borders, self._all_borders, _MORE)
         check_whole("size", size, 1)
         check_whole("action_size", action_size, 1)
         check_whole("seq_len", seq_len, 1)
@@ -406,7 +407,7 @@ class ImageRing(ReplayOwner, Generic[BordersT]):
     def _chosen_borders(self, borders: BordersT | None) -> BordersT:
         """The borders of a draw: other ones than the buffer's, if some are given."""
         chosen = self.borders if borders is None else borders
-        check_one_of("borders", chosen, self._all_borders)
+        check_one_of("borders", chosen, self._all_borders, _MORE)
         return chosen
 
     def _drawn(self, request: Sequences, needed: int, *, is_across: bool = False) -> Batch:

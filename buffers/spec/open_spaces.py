@@ -315,9 +315,10 @@ class FixedOneOf(FixedSpace):
             )
         arrays: dict[str, Any] = {"choice": np.int64(choice)}
         for place, part in enumerate(self.alternatives):
-            zeros = _row(create_empty_array(part, 1, fn=np.zeros), 0)
-            is_chosen = place == choice
-            arrays[str(place)] = encode(part, value[1], self.name) if is_chosen else zeros
+            if place == choice:
+                arrays[str(place)] = encode(part, value[1], self.name)
+            else:
+                arrays[str(place)] = _row(create_empty_array(part, 1, fn=np.zeros), 0)
         return arrays
 
     def decode(self, arrays: Mapping[str, Any]) -> tuple[np.int64, Any]:

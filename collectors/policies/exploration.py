@@ -112,8 +112,8 @@ class _Replacing(_Exploring, ABC):
         """The actions ``[n, ...]``, with the state and extras that the policy returns."""
         if self._layout is None:
             raise not_begun(type(self).__name__)
+        where = self._is_random(len(is_first))  # a wrong epsilon is refused before the policy acts
         answer = self._ask(self._layout, observation, is_first, state)
-        where = self._is_random(len(is_first))
         self.rows += len(is_first)
         if where.any():
             drawn = self._random(None, where)  # type: ignore[arg-type]  # it looks at n alone

@@ -81,7 +81,7 @@ class Cartridge:
                 60 Hz console with two pads.
             TypeError: `rom` is neither a path nor bytes.
         """
-        return rom if isinstance(rom, Cartridge) else _parsed(*_content(rom))
+        return rom if isinstance(rom, Cartridge) else _parsed(cls, *_content(rom))
 
     def cleaned(self) -> bytes:
         """Return the file without garbage in the header and after the last bank.
@@ -222,7 +222,7 @@ CONSOLES = {1: "a Vs. System arcade machine", 2: "a PlayChoice-10 arcade machine
 REGIONS = {1: "PAL", 3: "Dendy"}
 
 
-def _parsed(name: str, data: bytes) -> Cartridge:
+def _parsed(kind: type[Cartridge], name: str, data: bytes) -> Cartridge:
     """Parse the header of a whole ROM file, and check the length of the file."""
     if not data.startswith(MAGIC):
         raise ValueError(
@@ -245,7 +245,7 @@ def _parsed(name: str, data: bytes) -> Cartridge:
     if len(data) < expected:
         sizes = f"for {prg_banks} x 16 KB of program and {chr_banks} x 8 KB of tiles"
         _refuse_short(name, expected, len(data), sizes)
-    return Cartridge(
+    return kind(
         name=name,
         data=data,
         sha256=hashlib.sha256(data).hexdigest(),

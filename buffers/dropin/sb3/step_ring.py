@@ -238,8 +238,9 @@ def store_at_end(replay: SequenceReplayBuffer, flush: Callable[[], None]) -> Non
 
 
 def _call(reference: weakref.WeakMethod[Callable[[], None]]) -> None:
-    method = reference()
-    if method is not None:
+    method: Any = reference()
+    # What was added after `close` has no place any more.
+    if method is not None and not getattr(method.__self__, "is_closed", False):
         method()
 
 

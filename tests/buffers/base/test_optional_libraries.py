@@ -21,13 +21,15 @@ def test_a_library_is_loaded_whose_version_is_not_known() -> None:
         ("not_there.part", r"^It .*not_there.*pip install 'stepwell\[x\]'$", "not_there"),
         ("json.not_there", r"^It .*json\.not_there.*pip install -U 'stepwell\[x\]'", "json"),
         ("needy", r"needy.*surely_not_there.*pip install 'stepwell\[x\]'$", "needy"),
+        ("broken", r"^It .*broken.*libfoo\.so.*pip install 'stepwell\[x\]'$", "broken"),
     ],
 )
 def test_what_is_missing_is_named_with_its_install_command(
     library: str, message: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A library, a part of one that is installed, and what a library needs."""
+    """A library, a part of one that is installed, what a library needs, and a broken one."""
     (tmp_path / "needy.py").write_text("import surely_not_there")
+    (tmp_path / "broken.py").write_text("raise ImportError('libfoo.so: no such file')")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ImportError, match=message) as caught:
         load_library(library, "It", install="'stepwell[x]'")

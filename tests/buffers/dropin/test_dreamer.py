@@ -112,6 +112,14 @@ def test_discrete_actions_become_one_hot_vectors_only_with_one_hot() -> None:
     assert buffer.steps == 3
 
 
+def test_other_borders_are_refused_and_the_replay_is_named_that_has_them() -> None:
+    with pytest.raises(ValueError, match=r"borders: .*inside, cross.*'pad'.*\breplay\b"):
+        make_buffer(10, 1, borders="pad")
+    buffer, _ = make_buffer(10, 1)
+    with pytest.raises(ValueError, match=r"borders: .*inside, cross.*'pad'.*\breplay\b"):
+        buffer.sample(borders="pad")  # type: ignore[arg-type]
+
+
 NO_FLAGS: list[Any] = [0.5, 2, "yes", np.array([True, False]), float("nan")]
 
 

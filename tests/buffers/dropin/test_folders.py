@@ -124,6 +124,26 @@ if {closes}:
         assert replay.steps == 7 + (name in ("dreamer", "sb3", "sb3 rollout"))
 
 
+def test_steps_after_the_buffer_was_closed_are_no_error_at_the_end_of_the_program(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("torch", reason="needs PyTorch")
+    code = f"""
+import runpy
+buffer, step = runpy.run_path({__file__!r})["MADE_WITH_A_PATH"]["sb3"]("a")
+for _ in range(8):
+    step()
+buffer.close()
+step()
+"""
+    run = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], cwd=tmp_path, check=True, capture_output=True
+    )
+    assert run.stderr == b""
+    with SequenceReplayBuffer.open(tmp_path / "a", read_only=True) as replay:
+        assert replay.steps == 8
+
+
 @pytest.mark.parametrize(
     ("name", "source"),
     [

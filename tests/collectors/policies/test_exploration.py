@@ -145,6 +145,14 @@ def test_a_schedule_is_called_with_the_number_of_earlier_rows() -> None:
     assert explored == [[True] * 3, [True] * 5, [False] * 4]
 
 
+def test_a_wrong_epsilon_is_refused_before_the_policy_acts() -> None:
+    inner = Constant()
+    policy = begun(EpsilonGreedy(inner, lambda rows: -0.1))
+    with pytest.raises(ValueError, match=r"epsilon .*got -0\.1"):
+        actions_of(policy, 1)
+    assert not inner.seen
+
+
 @each_replacing
 def test_extras_are_passed_on_and_explored_is_added_only_on_request(wrap: Wrap) -> None:
     _, extras = actions_of(begun(wrap(Constant())), 4)

@@ -62,6 +62,13 @@ def test_a_path_and_its_bytes_give_the_same_cartridge(tmp_path: Path) -> None:
         assert Cartridge.read(rom) == dataclasses.replace(of_bytes, name="My Game.nes")
 
 
+def test_a_class_of_ones_own_reads_its_own_kind() -> None:
+    class Mine(Cartridge):
+        pass
+
+    assert type(Mine.read(ROM)) is Mine
+
+
 @pytest.mark.parametrize(
     ("data", "facts"),
     [
