@@ -28,7 +28,6 @@ def load_library(
     try:
         found = importlib.import_module(module)
     except ModuleNotFoundError as error:
-<<<<<<< HEAD
         missing = error.name or ""
         if missing == top:
             what = f"{top}, which is not installed: pip install"
@@ -37,28 +36,11 @@ def load_library(
         else:
             what = f"{top}, which is installed but lacks {error.name}: pip install"
         raise ImportError(f"{wanted_for} needs {what} {install}", name=top) from error
-=======
-        if error.name is None or error.name.partition(".")[0] != top:
-            raise ImportError(
-                f"{wanted_for} needs {top}, which is installed but lacks {error.name}: "
-                f"pip install {install}",
-                name=top,
-            ) from error
-        if error.name != top:
-            raise ImportError(
-                f"{wanted_for} needs {error.name}, which the installed {top} does not have: "
-                f"pip install -U {install}",
-                name=top,
-            ) from error
-        raise ImportError(
-            f"{wanted_for} needs {top}, which is not installed: pip install {install}", name=top
-        ) from error
     except ImportError as error:  # of its compiled part, above all
         raise ImportError(
             f"{wanted_for} needs {top}, which cannot be imported ({error}): pip install {install}",
             name=top,
         ) from error
->>>>>>> r1
     package = package or top
     installed = installed_version(package) if at_least else None  # None: a source tree on the path
     if installed and version_numbers(installed) < version_numbers(at_least or ""):
