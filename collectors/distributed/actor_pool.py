@@ -50,7 +50,7 @@ class Died(NamedTuple):
 
 
 class Short(NamedTuple):
-    """No actor can start at a place, since something that it asks for is not there."""
+    """No actor can start at a place, which has none, as something that it asks for is not there."""
 
     place: int
     error: NotEnoughResources
@@ -80,7 +80,6 @@ class ActorPool:
     def __init__(
         self,
         engine: Engine,
-        placement: Placement,
         make: Callable[[], object],  # makes the object in an actor
         *,
         start_seconds: float,  # that an actor may take to start, and a group to begin
@@ -88,7 +87,6 @@ class ActorPool:
         clock: Callable[[], float],
     ) -> None:
         self._engine = engine
-        self._placement = placement
         self.make = make
         self._start_seconds = start_seconds
         self._answer_seconds = answer_seconds
@@ -105,10 +103,6 @@ class ActorPool:
         """Name of the actor at a place, or of the last one there; "" before the first."""
         one = self._places.get(place)
         return "" if one is None or not one.generation else _name(place, one.generation - 1)
-
-    def name_of(self, group: int) -> str:
-        """Name of the actor that a group is in, or was in last."""
-        return self.name(self._placement.place_of(group))
 
     @property
     def actors(self) -> int:
@@ -182,11 +176,6 @@ class ActorPool:
         self._late |= one.queue
         one.queue.clear()
         self._engine.kill(actor)
-
-    def give_up(self, place: int) -> None:
-        """Give the groups of a place, where no actor can start, to the other places."""
-        self.kill(place)
-        self._placement.give_up(place)
 
     def died(self, place: int, cause: str) -> Died:
         """Kill the actor at a place, which is known to be dead."""

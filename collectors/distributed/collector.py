@@ -234,7 +234,6 @@ class DistributedCollector:
         self._make_host = partial(GroupHost, make_envs, make_policy)
         self._pool = ActorPool(
             self._engine,
-            self._placement,
             partial(self._make_host, self._options),
             start_seconds=start_seconds,
             answer_seconds=answer_seconds,
@@ -249,7 +248,6 @@ class DistributedCollector:
         self._num_envs: int | None = None
         self._largest = 0
         self._rollouts: dict[int, Rollout] = {}
-        self._states: dict[int, object] = {}
         self._total_steps = 0
         self._steps_before = 0
         self._can_store = True
@@ -413,16 +411,16 @@ class DistributedCollector:
         """
         self._check_open()
         self._refuse_folders("state_dict")
-        states = self._at_rest(with_states=True)
+        self._at_rest(with_states=True)
         lives = [
             {
                 "seed": str(group.seed),
                 "session": group.session,
-                "attempt": self._delivery.attempt(number),
-                "digest": self._delivery.state(number).as_json(),
-                "collector": states[number],
+                "attempt": delivered.attempt,
+                "digest": delivered.state.as_json(),
+                "collector": group.state,
             }
-            for number, group in enumerate(self._groups)
+            for group, delivered in zip(self._groups, self._delivery.groups, strict=True)
         ]
         return {
             "version": 1,
@@ -612,14 +610,14 @@ class DistributedCollector:
             self._weights[version] = weights
         self._curves.begin(total_steps)
 
-    def _at_rest(self, *, with_states: bool) -> Mapping[int, object]:
-        """Let all groups be there, as the calls have left them; returns their states if asked."""
-        self._states = {}
+    def _at_rest(self, *, with_states: bool) -> None:
+        """Let all groups be there, as the calls have left them, and tell their states if asked."""
         for group in self._groups:
-            group.share = NO_CALL
+            group.share, group.state = NO_CALL, None
 
         def is_left(number: int) -> bool:
-            return number not in self._states if with_states else not self._groups[number].is_there
+            group = self._groups[number]
+            return group.state is None if with_states else not group.is_there
 
         try:
             with InterruptGuard() as guard:
@@ -632,7 +630,6 @@ class DistributedCollector:
             with contextlib.suppress(Exception):
                 self._end()
             raise
-        return self._states
 
     def _ask_at_rest(self, number: int) -> None:
         """Begin a group, let it play again what it must, or ask for its state."""
@@ -642,7 +639,7 @@ class DistributedCollector:
         if not group.is_asked:
             self._begin_group(place, number)
         elif group.is_there and not group.pieces:
-            if self._delivery.must_repeat(number):
+            if not self._delivery.groups[number].is_proved:
                 self._ask_piece(place, number, "advance", number, NO_CALL)
             else:
                 self._ask_piece(place, number, "state", number)
@@ -767,7 +764,7 @@ class DistributedCollector:
             numbers = [
                 number
                 for number in self._placement.groups_of(place)
-                if not delivery.has_ended(number)
+                if not delivery.groups[number].has_ended
             ]
             if numbers and not pool.has_actor(place):
                 self._start_actor(place)
@@ -780,17 +777,15 @@ class DistributedCollector:
                 free.append(Free(place, there, left))
         asked = sum(group.pieces for group in self._groups)
         room = _WINDOW_BYTES - delivery.waiting_bytes - asked * self._largest
-        for place, number in delivery.to_ask(free, self._pieces, room, self._largest):
+        for place, number in delivery.to_ask(
+            free, lambda number: self._groups[number].pieces, room, self._largest
+        ):
             self._ask_piece(place, number, "advance", number, self._groups[number].share)
-
-    def _pieces(self, number: int) -> int:
-        """Pieces that a group is asked for."""
-        return self._groups[number].pieces
 
     def _ask_to_finish(self) -> None:
         """End the run of all groups; those that were not asked to begin are not begun any more."""
         for number, group in enumerate(self._groups):
-            if self._delivery.has_ended(number):
+            if self._delivery.groups[number].has_ended:
                 continue
             if not group.is_asked:
                 group.forget_call()
@@ -800,7 +795,7 @@ class DistributedCollector:
 
     def _ask_piece(self, place: int, number: int, method: str, *arguments: object) -> None:
         self._groups[number].pieces += 1
-        attempt = self._delivery.attempt(number)
+        attempt = self._delivery.groups[number].attempt
         self._pool.ask(place, method, *arguments, group=number, attempt=attempt)
 
     def _start_actor(self, place: int) -> None:
@@ -824,10 +819,10 @@ class DistributedCollector:
                     "group %d begins again in %s and plays %d pieces again: %s",
                     number,
                     self._pool.name(place),
-                    delivery.expected(number),
+                    delivery.groups[number].expected,
                     group.cause,
                 )
-        attempt, skip = delivery.attempt(number), delivery.expected(number)
+        attempt, skip = delivery.groups[number].attempt, delivery.groups[number].expected
         start = group.start(number, attempt=attempt, skip=skip)
         weights = {
             version: self._engine.fetch(self._weights[version].reference)
@@ -845,7 +840,7 @@ class DistributedCollector:
         session = group.session + 1
         if self._mirror is not None:
             session = self._mirror.go_on(number, new_seed)
-        group.go_on(new_seed, session, delivery.state(number))
+        group.go_on(new_seed, session, delivery.groups[number].state)
         group.use_newest(self._sent)
         if is_empty(group.share):
             delivery.end(number)
@@ -864,11 +859,11 @@ class DistributedCollector:
                 f"{self._pool.name(asked.place)}: expected stepwell {__version__}, as "
                 f"here, got {value}; install the same version everywhere"
             )
-        elif asked.attempt != self._delivery.attempt(asked.group):
+        elif asked.attempt != self._delivery.groups[asked.group].attempt:
             return
         elif asked.method == "state":
             self._groups[asked.group].pieces -= 1
-            self._states[asked.group] = value
+            self._groups[asked.group].state = value
         elif asked.method == "begin":
             self._groups[asked.group].is_there = True
             num_envs = cast("int", value)
@@ -885,7 +880,7 @@ class DistributedCollector:
         asked, delivery = event.asked, self._delivery
         number = asked.group
         group = self._groups[number]
-        if event.is_late or asked.attempt != delivery.attempt(number):
+        if event.is_late or asked.attempt != delivery.groups[number].attempt:
             self._engine.forget(reference)
             return
         group.pieces -= 1
@@ -966,7 +961,7 @@ class DistributedCollector:
             self._groups[number].leave()
         if not (has_begun and self._pool.has_answered):
             return [event.error]
-        self._pool.give_up(event.place)
+        self._placement.give_up(event.place)
         _LOG.warning("groups %s go to other actors: %s", list(groups), event.error)
         return []
 
@@ -974,7 +969,7 @@ class DistributedCollector:
         """The error of the user's code, with the group and the actor that it came from."""
         asked = event.asked
         if isinstance(event.error, RemoteError) and event.error.kind == RowsDiffer.__name__:
-            if asked.attempt == self._delivery.attempt(asked.group):
+            if asked.attempt == self._delivery.groups[asked.group].attempt:
                 self._must_differ(asked.group)
             return []
         error = event.error
@@ -1070,7 +1065,7 @@ class DistributedCollector:
         pool, open_groups = self._pool, dict[int, int]()
         for place in self._placement.places:
             for number in self._placement.groups_of(place) if pool.has_actor(place) else ():
-                if self._groups[number].is_there and not self._delivery.has_ended(number):
+                if self._groups[number].is_there and not self._delivery.groups[number].has_ended:
                     self._ask_piece(place, number, "finish", number)
                     open_groups[number] = place
         until = self._clock() + _FINISH_SECONDS
@@ -1094,7 +1089,7 @@ class DistributedCollector:
         row_bytes = 0 if self._opening is None else self._opening.spec.row_bytes
         digest = ""
         if self._mirror is not None and self._num_envs is not None:
-            states = [self._delivery.state(number) for number in range(len(self._groups))]
+            states = [group.state for group in self._delivery.groups]
             digest = DigestState.of_groups(states, self._num_envs).hexdigest()
         return DistributedReport(
             steps=steps,
@@ -1118,7 +1113,7 @@ class DistributedCollector:
             groups=tuple(
                 GroupReport(
                     group=number,
-                    actor=self._pool.name_of(number),
+                    actor=self._pool.name(self._placement.place_of(number)),
                     steps=each.steps,
                     episodes=each.episodes,
                     restarts=each.restarts,

@@ -549,8 +549,8 @@ def test_room_for_few_pieces_goes_to_all_groups_in_turns(actors: int) -> None:
         delivery = collector._delivery
         if collector._largest and all(group.is_there for group in collector._groups):
             turns[0] += 1
-            open_groups = [k for k in range(groups) if not delivery.has_ended(k)]
-            rounds = [delivery.round(k) + collector._pieces(k) for k in open_groups]
+            open_groups = [k for k in range(groups) if not delivery.groups[k].has_ended]
+            rounds = [delivery.groups[k].round + collector._groups[k].pieces for k in open_groups]
             ahead[0] = max(ahead[0], max(rounds, default=0) - min(rounds, default=0))
 
     with (
