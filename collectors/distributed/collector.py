@@ -27,7 +27,7 @@ from ...buffers.replay.writer import check_flush_seconds
 from ...buffers.rows.digest import DigestState
 from ...buffers.sampling.requests import refuse_keywords
 from ...buffers.storage.disk.storage import DiskStorage
-from ..loop.collector import Seeds, check_goal, check_shard, stored_seed
+from ..loop.collector import Seeds, Shown, check_goal, check_shard, stored_seed
 from ..loop.curves import Curves
 from ..loop.report import EpisodeReport
 from ..loop.step_result import MetadataOrFunction
@@ -79,8 +79,6 @@ _LOG = logging.getLogger("stepwell.collectors")
 _WAIT_SECONDS = 0.1
 _WINDOW_BYTES = 256_000_000  # of pieces that wait for their turn
 _HISTORY_BYTES = 256_000_000  # of weights that a replacement needs to play again
-_PROGRESS_SECONDS = 0.2
-_TIMES_THE_COST = 500
 _GAUGE_SECONDS = 5.0
 _CLOSE_SECONDS = 10.0
 _FINISH_SECONDS = 5.0  # for rows before an error
@@ -686,11 +684,11 @@ class DistributedCollector:
         """Make a call whose rows are a function of the seed, and store them in their order."""
         with self._kept_after_error(), InterruptGuard() as guard:
             self._begin(kind, amount, seeds, weights)
-            due = self._clock() + _PROGRESS_SECONDS
+            shown = Shown(show, self._reported, self._clock)
             while not self._delivery.is_complete:
                 guard.check()
+                shown.look()
                 self._go_on()
-                due = self._show(show, due)
             guard.check()
             self._tell_end()
 
@@ -744,16 +742,6 @@ class DistributedCollector:
         """Note the report of a call that has ended, and write its curves."""
         self._curves.flush()
         self._report = self._reported()
-
-    def _show(self, show: Callable[[DistributedReport], None] | None, due: float) -> float:
-        """Show the progress where that is due; returns the time when it is due again."""
-        now = self._clock()
-        if show is None or now < due:
-            return due
-        report = self._reported()
-        cost = self._clock() - now  # grows with the number of episodes
-        show(report)
-        return self._clock() + max(_PROGRESS_SECONDS, _TIMES_THE_COST * cost)
 
     # What the actors are asked for
 
@@ -1255,11 +1243,11 @@ class Run:
                 progress_function(self._progress, self._status) as show,
                 collector._kept_after_error(),
             ):
-                due = 0.0
+                shown = Shown(show, collector._reported, collector._clock, due=0.0)
                 while not self._ends.is_set():
                     self._send_newest()
                     collector._go_on()
-                    due = collector._show(show, due)
+                    shown.look()
                 if self._is_broken:
                     raise _BlockRaised
                 self._send_newest()  # the calls that follow act with them

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Never, NoReturn, Self, cast
+from typing import TYPE_CHECKING, Any, Generic, Never, NoReturn, Self, TypeVar, cast
 
 import gymnasium
 import numpy as np
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from .rollout_writer import RolloutWriter
 
 _LOG = logging.getLogger("stepwell.collectors")
+_ReportT = TypeVar("_ReportT")
 
 _PROGRESS_SECONDS = 0.2
 _TIMES_THE_COST = 500
@@ -288,19 +289,11 @@ class Collector:
         status = partial(collect_status, steps=steps, episodes=count)
         with progress_function(progress, status) as report:
             with self._guarded() as guard:
-                due: float | None = None
+                shown = Shown(report, self._reported)
                 for _ in self._collecting(steps, episodes, own_seeds):
                     guard.check()
-                    if report is None:
-                        continue
-                    now = time.perf_counter()
-                    if due is None:
-                        due = now + _PROGRESS_SECONDS
-                    elif now >= due:
-                        so_far = self._reported()
-                        cost = time.perf_counter() - now  # grows with the number of episodes
-                        report(so_far)
-                        due = time.perf_counter() + max(_PROGRESS_SECONDS, _TIMES_THE_COST * cost)
+                    if report is not None:
+                        shown.look()
                 guard.check()
                 self._curves.flush()
                 self._report = done = self._reported()
@@ -662,6 +655,30 @@ class Collector:
             digest="" if writer is None else writer.digest,
             path=path,
         )
+
+
+class Shown(Generic[_ReportT]):
+    """Calls a function with reports about five times a second, less often where they take long."""
+
+    def __init__(
+        self,
+        show: Callable[[_ReportT], None] | None,
+        report: Callable[[], _ReportT],  # makes the report so far
+        clock: Callable[[], float] = time.perf_counter,
+        due: float | None = None,  # time of the first report; None: a while after the first look
+    ) -> None:
+        self._show, self._report, self._clock, self._due = show, report, clock, due
+
+    def look(self) -> None:
+        """Call the function, if it is time to."""
+        now = self._clock()
+        if self._due is None:
+            self._due = now + _PROGRESS_SECONDS
+        elif self._show is not None and now >= self._due:
+            so_far = self._report()
+            cost = self._clock() - now  # grows with the number of episodes
+            self._show(so_far)
+            self._due = self._clock() + max(_PROGRESS_SECONDS, _TIMES_THE_COST * cost)
 
 
 class Seeds:
