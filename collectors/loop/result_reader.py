@@ -170,11 +170,6 @@ class ResultReader:
         result = StepResult.of_resets(envs, rows, np.ones(len(envs), np.bool_), metadata)
         return result._replace(restarts=int(np.count_nonzero(restarted)))
 
-    def continued(self, maybe_ended: np.ndarray) -> np.ndarray:
-        """[n] bool: rows before the newest, marked as maybe ended, whose episode continues."""
-        continued: np.ndarray = maybe_ended & ~self.is_first
-        return continued
-
     def marked(self, envs: Sequence[int]) -> np.ndarray:
         """[N] bool: True for some envs."""
         marks = np.zeros(self.num_envs, np.bool_)

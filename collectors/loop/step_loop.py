@@ -167,7 +167,7 @@ class StepMachine:
         if not results:
             return
         if self.unresolved:
-            self._resolve(reader.continued(self._maybe_ended))
+            self._resolve(self._maybe_ended & ~reader.is_first)
             self.chosen(*self._choice)
         if reader.maybe_ended is None:
             self._count(results)
@@ -184,7 +184,15 @@ class StepMachine:
             if rollout is not None:
                 rollout.observe(result)
             if replay is not None:
-                result.write_to(replay)
+                replay.observe(
+                    result.leaves,
+                    result.reward,
+                    is_first=result.is_first,
+                    terminated=result.terminated,
+                    truncated=result.truncated,
+                    env_ids=result.env_ids,
+                    metadata=result.metadata,
+                )
 
     def release(self) -> None:
         """Write the counted rows, and copy those that must wait: the caller gets their arrays."""
@@ -244,7 +252,9 @@ class StepMachine:
     def _resolve(self, continued: np.ndarray) -> None:
         """Count the unresolved results; the episodes of the marked rows [n] did not end."""
         results, self.unresolved = self.unresolved, []
-        results[-1] = results[-1].without_end(continued)
+        last = results[-1]
+        assert last.terminated is not None
+        results[-1] = last._replace(terminated=last.terminated & ~continued)
         self._count(results)
 
     def _count(self, results: list[StepResult]) -> None:

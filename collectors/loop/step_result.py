@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
-from ...buffers.replay.writer import ReplayWriter, as_dtype_of
+from ...buffers.replay.writer import as_dtype_of
 from ...buffers.rows.episode import checked_facts
 
 MetadataOrFunction: TypeAlias = (
@@ -54,18 +54,6 @@ class StepResult(NamedTuple):
         firsts = 0 if self.is_first is None else int(np.count_nonzero(self.is_first))
         return len(self.reward) - firsts
 
-    def write_to(self, writer: ReplayWriter) -> None:
-        """Begin these rows in a replay."""
-        writer.observe(
-            self.leaves,
-            self.reward,
-            is_first=self.is_first,
-            terminated=self.terminated,
-            truncated=self.truncated,
-            env_ids=self.env_ids,
-            metadata=self.metadata,
-        )
-
     def only(self, keep: np.ndarray, env_ids: np.ndarray) -> StepResult:
         """The rows marked in ``keep`` [n], where ``env_ids`` [n] are the envs of all rows."""
 
@@ -81,11 +69,6 @@ class StepResult(NamedTuple):
             truncated=kept(self.truncated),
             restarts=0,
         )
-
-    def without_end(self, continued: np.ndarray) -> StepResult:
-        """The same result, but the episodes of the marked rows [n] did not terminate."""
-        assert self.terminated is not None
-        return self._replace(terminated=self.terminated & ~continued)
 
     def renumbered(self, env_ids: np.ndarray) -> StepResult:
         """The same result, in which env i is called ``env_ids[i]``."""
