@@ -302,10 +302,8 @@ def evaluate(
     actor = as_policy(policy)
     check_progress(progress)
     count = _number_of_episodes(episodes, seeds)
-    recorded = _recorded_episodes(video, video_episodes, count)
-    files = _video_files(video, recorded)
-    wanted = _checked_num_envs(envs, num_envs, count)
-    vector = _vector_of(envs, wanted, is_recorded=bool(files))
+    files = _video_files(video, video_episodes, count)
+    vector = _vector_of(envs, num_envs, count, is_recorded=bool(files))
     ended: list[EpisodeReport] = []
     recorder: VideoRecorder | None = None
     try:
@@ -346,28 +344,21 @@ def _number_of_episodes(episodes: int | None, seeds: Sequence[int] | None) -> in
     return int(count)
 
 
-def _recorded_episodes(
+def _video_files(
     video: bool | str | PathLike[str] | None, video_episodes: Collection[int], count: int
-) -> list[int]:
-    """Numbers of the episodes to record, in order."""
+) -> dict[int, Path | None]:
+    """The numbers of the episodes to record, in order, with their MP4 files; makes the folder."""
     if not isinstance(video, bool | str | PathLike | None):
         raise TypeError(f"video: expected a path, True or None, got {video!r}")
     if video is None or video is False:
-        return []
+        return {}
     numbers = sorted(set(video_episodes))
     if numbers and not 0 <= numbers[0] <= numbers[-1] < count:
         raise ValueError(
             f"video_episodes: expected numbers from 0 to {count - 1}, the episodes that are "
             f"played, got {numbers}"
         )
-    return numbers
-
-
-def _video_files(
-    video: bool | str | PathLike[str] | None, numbers: list[int]
-) -> dict[int, Path | None]:
-    """The MP4 file of each recorded episode; its folder is created."""
-    if not numbers or isinstance(video, bool) or video is None:
+    if not numbers or video is True:
         return dict.fromkeys(numbers)
     load_av("; video=True gives the frames without it")  # now, rather than after many steps
     files = file_names(Path(video), iter(numbers))
@@ -376,30 +367,30 @@ def _video_files(
     return {**files}
 
 
-def _checked_num_envs(envs: object, num_envs: int | None, count: int) -> int:
-    if num_envs is None:
-        return min(_DEFAULT_ENVS, count)
-    if not isinstance(envs, str):
-        raise ValueError(
-            f"num_envs: expected none with envs that are made already, got {num_envs}; leave it out"
-        )
-    check_whole("num_envs", num_envs, 1)
-    return int(num_envs)
-
-
 def _vector_of(
-    envs: str | Vector | gymnasium.Env[Any, Any], num_envs: int, is_recorded: bool
+    envs: str | Vector | gymnasium.Env[Any, Any],
+    num_envs: int | None,
+    count: int,  # of episodes
+    *,
+    is_recorded: bool,
 ) -> Vector:
     """The envs as a vector; those of an id are made now."""
     # Imported here: not needed where the envs are made already.
     from ...wrappers.make_vector_env import make_vec
 
+    if num_envs is not None and not isinstance(envs, str):
+        raise ValueError(
+            f"num_envs: expected none with envs that are made already, got {num_envs}; leave it out"
+        )
     if isinstance(envs, VectorEnv | gymnasium.Env):
         return as_vector(envs)
     if not isinstance(envs, str):
         raise TypeError(
             f"envs: expected an id, a gymnasium VectorEnv or an Env, got {type(envs).__name__}"
         )
+    if num_envs is None:
+        num_envs = min(_DEFAULT_ENVS, count)
+    check_whole("num_envs", num_envs, 1)
     num_workers = 0 if is_recorded else None
     game = atari_name(envs)
     if game is not None:
