@@ -358,13 +358,11 @@ class UploadThread:
         uploader: Uploader,
         place: str,
         *,
-        first: Callable[[], None] = lambda: None,
-        pause_seconds: float = _FIRST_PAUSE_SECONDS,
+        first: Callable[[], None],
     ) -> None:
         self._uploader = uploader
         self._place = place
         self._first: Callable[[], None] | None = first
-        self._first_pause = pause_seconds
         self._changed = Condition()
         self._is_awake = self._is_ending = self._is_stopped = False
         self._failure: BaseException | None = None
@@ -408,7 +406,7 @@ class UploadThread:
             self._changed.notify_all()
 
     def _run(self) -> None:
-        pause = self._first_pause
+        pause = _FIRST_PAUSE_SECONDS
         try:
             while True:
                 with self._changed:
@@ -431,7 +429,7 @@ class UploadThread:
                     continue
                 if self.trouble is not None:
                     _LOG.info("%s: uploads work again", self._place)
-                pause, self.trouble = self._first_pause, None
+                pause, self.trouble = _FIRST_PAUSE_SECONDS, None
                 with self._changed:
                     self._changed.notify_all()
                 if is_last:
