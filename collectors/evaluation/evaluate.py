@@ -19,7 +19,7 @@ from ...buffers.base.progress import Progress, check_progress
 from ...buffers.pictures.encode import load_av
 from ...wrappers.atari_settings import atari_name
 from ...wrappers.recipe import recipe_of as recipe_of_env
-from ..loop.collector import Collector
+from ..loop.collector import Collector, check_goal
 from ..loop.report import CollectReport, EpisodeReport
 from ..loop.vector_envs import Vector, as_vector, is_ale, recipe_of
 from ..policies.as_policy import GivenPolicy, as_policy
@@ -301,7 +301,13 @@ def evaluate(
     """
     actor = as_policy(policy)
     check_progress(progress)
-    count = _number_of_episodes(episodes, seeds)
+    if (episodes is None) == (seeds is None):
+        raise ValueError(
+            f"evaluate: expected either episodes or seeds, got episodes={episodes} and "
+            f"seeds={seeds}"
+        )
+    check_goal(None, episodes, seeds, ())
+    count = int(episodes or 0) if seeds is None else len(seeds)
     files = _video_files(video, video_episodes, count)
     vector = _vector_of(envs, num_envs, count, is_recorded=bool(files))
     ended: list[EpisodeReport] = []
@@ -331,17 +337,6 @@ def evaluate(
         for one in sorted(ended, key=lambda report: report.episode)
     )
     return Evaluation(tuple(in_order), () if recorder is None else recorder.videos)
-
-
-def _number_of_episodes(episodes: int | None, seeds: Sequence[int] | None) -> int:
-    if (episodes is None) == (seeds is None):
-        raise ValueError(
-            f"evaluate: expected either episodes or seeds, got episodes={episodes} and "
-            f"seeds={seeds}"
-        )
-    count = len(seeds) if seeds is not None else cast("int", episodes)
-    check_whole("episodes" if seeds is None else "number of seeds", count, 1)
-    return int(count)
 
 
 def _video_files(
