@@ -18,7 +18,7 @@ import gymnasium
 from ...buffers import SequenceReplayBuffer
 from ...buffers.base import forks
 from ...buffers.base.errors import SpecMismatch, StepwellError, not_copied
-from ...buffers.base.number_checks import check_whole
+from ...buffers.base.number_checks import check_positive, check_whole
 from ...buffers.base.package import __version__
 from ...buffers.base.progress import Progress, Status, check_progress, progress_function
 from ...buffers.base.row_guard import InterruptGuard
@@ -30,6 +30,7 @@ from ...buffers.storage.disk.storage import DiskStorage
 from ..loop.collector import Seeds, Shown, check_goal, check_shard, stored_seed
 from ..loop.curves import Curves
 from ..loop.report import EpisodeReport
+from ..loop.step_loop import check_function
 from ..loop.step_result import MetadataOrFunction
 from ..loop.vector_envs import Vector
 from ..policies.as_policy import GivenPolicy
@@ -175,12 +176,9 @@ class DistributedCollector:
         if on_death not in ("repeat", "reseed"):
             raise ValueError(f"on_death: expected 'repeat' or 'reseed', got {on_death!r}")
         check_flush_seconds(flush_seconds)
-        for name, seconds in (
-            ("start_seconds", start_seconds),
-            ("answer_seconds", answer_seconds),
-        ):
-            if not (isinstance(seconds, int | float) and seconds > 0):
-                raise ValueError(f"{name}: expected a number above 0, got {seconds!r}")
+        check_function("on_episode", on_episode)
+        check_positive("start_seconds", start_seconds)
+        check_positive("answer_seconds", answer_seconds)
         destination: str | Folders = "none"
         session = 0
         mirrored = replay if isinstance(replay, SequenceReplayBuffer) else None

@@ -88,9 +88,8 @@ class StepMachine:
         # Called with each that counts, when it ends
         on_episode: Callable[[EpisodeReport], None] | None = None,
     ) -> None:
-        for name, function in (("on_step", on_step), ("on_episode", on_episode)):
-            if function is not None and not callable(function):
-                raise TypeError(f"{name}: expected a function or None, got {function!r}")
+        check_function("on_step", on_step)
+        check_function("on_episode", on_episode)
         self._session = session
         self._counter = counter
         self._layout = layout
@@ -597,6 +596,12 @@ class EpisodeCounter:
             self._sums[env], self._lengths[env] = 0, -1
             if self._waiting is not None:
                 self._counts[env] = False
+
+
+def check_function(name: str, function: object) -> None:
+    """Refuse what is neither a function nor None."""
+    if function is not None and not callable(function):
+        raise TypeError(f"{name}: expected a function or None, got {function!r}")
 
 
 def _read_only(array: np.ndarray) -> np.ndarray:

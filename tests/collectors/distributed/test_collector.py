@@ -434,6 +434,7 @@ def test_ctrl_c_keeps_what_came_in() -> None:
         ({"flush_seconds": -1}, "flush_seconds"),
         ({"start_seconds": 0}, "start_seconds"),
         ({"answer_seconds": None}, "answer_seconds"),
+        ({"on_episode": 5}, "on_episode"),
         ({"seed": -1}, "seed"),
         ({"make_envs": walks()}, "make_envs"),
         ({"make_envs": lambda number: walks()}, "make_envs: .*without arguments"),
