@@ -173,6 +173,8 @@ def value_of(info: Mapping[str, Any], key: str, place: int) -> object:
 
 def _value_at(values: Any, place: int) -> object:
     """One env's value in an array over all envs; numpy scalars become plain numbers."""
+    if isinstance(values, np.ndarray) and not values.ndim:  # one for all envs
+        return cast("object", values.item())
     if not isinstance(values, np.ndarray | list | tuple) or len(values) <= place:
         return cast("object", values)
     value = values[place]
