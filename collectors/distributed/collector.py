@@ -31,7 +31,6 @@ from ..loop.collector import Seeds, Shown, check_goal, check_shard, stored_seed
 from ..loop.curves import Curves
 from ..loop.report import EpisodeReport
 from ..loop.step_loop import check_function
-from ..loop.step_result import MetadataOrFunction
 from ..loop.vector_envs import Vector
 from ..policies.as_policy import GivenPolicy
 from .actor_pool import (
@@ -114,6 +113,7 @@ class DistributedCollector:
     Args:
         start_engine: Returns what starts, calls and kills the actors: called once no argument is
             refused any more.
+        options: Those of the groups, as far as they do not follow from the replay.
         actors: Number of actors, at most as many as groups. They only place the groups.
         clock: Returns the time in seconds.
 
@@ -131,19 +131,11 @@ class DistributedCollector:
         start_engine: Callable[[], Engine],
         make_envs: Callable[[], GivenEnvs],
         make_policy: Callable[[], GivenPolicy],
-        replay: GivenReplay = None,
+        replay: GivenReplay,
+        options: GroupOptions,
         *,
-        groups: int,
         actors: int,
         seed: int | None = None,
-        shard: tuple[int, int] | None = None,
-        info: Mapping[str, object] | None = None,
-        metadata: MetadataOrFunction | None = None,
-        frame_stack: int | None = None,
-        store_state: bool = False,
-        reseed_steps: int | None = 50_000,
-        tolerate: int = 0,
-        flush_seconds: float = 10.0,
         in_flight: int = 2,
         max_restarts: int = 3,
         on_death: OnDeath = "repeat",
@@ -158,12 +150,13 @@ class DistributedCollector:
         self._replay = replay
         for name, make in (("make_envs", make_envs), ("make_policy", make_policy)):
             _check_takes_nothing(name, make)
+        groups, shard = options.groups, options.shard
         for name, number, least in (
             ("groups", groups, 1),
             ("actors", actors, 1),
             ("in_flight", in_flight, 1),
             ("max_restarts", max_restarts, 0),
-            ("tolerate", tolerate, 0),
+            ("tolerate", options.tolerate, 0),
         ):
             check_whole(name, number, least)
         if actors > groups:
@@ -175,7 +168,7 @@ class DistributedCollector:
         check_shard("groups (with those of all shards)", (1, groups * (shard or (1, 1))[1]))
         if on_death not in ("repeat", "reseed"):
             raise ValueError(f"on_death: expected 'repeat' or 'reseed', got {on_death!r}")
-        check_flush_seconds(flush_seconds)
+        check_flush_seconds(options.flush_seconds)
         check_function("on_episode", on_episode)
         check_positive("start_seconds", start_seconds)
         check_positive("answer_seconds", answer_seconds)
@@ -208,21 +201,12 @@ class DistributedCollector:
         self._in_flight = in_flight
         self._max_restarts = max_restarts
         self._clock = clock
-        self._options = GroupOptions(
-            groups=groups,
-            shard=shard,
-            info=info,
-            metadata=metadata,
-            frame_stack=frame_stack,
-            store_state=store_state,
-            reseed_steps=reseed_steps,
-            tolerate=tolerate,
+        self._options = options._replace(
             session=session,
             spec=None if self._mirror is None else self._mirror.spec,
             codecs={} if mirrored is None else mirrored.codecs,
             capacity=None if mirrored is None else mirrored.capacity,
             destination=destination,
-            flush_seconds=flush_seconds,
         )
         self._placement = Placement(groups, actors)
         self._curves = Curves(log, mirrored)

@@ -31,6 +31,7 @@ from stepwell.collectors.distributed.delivery import Delivery
 from stepwell.collectors.distributed.engine import ActorDied, NotEnoughResources, RemoteError
 from stepwell.collectors.distributed.folders import Folders
 from stepwell.collectors.distributed.host import GroupHost
+from stepwell.collectors.distributed.messages import GroupOptions
 from stepwell.collectors.distributed.report import distributed_status
 from support.examples import examples
 from support.groups import (
@@ -61,8 +62,9 @@ def make(
     **options: Any,
 ) -> DistributedCollector:
     engine = engine or InlineEngine()
+    of_groups = {name: options.pop(name) for name in {*options} & {*GroupOptions._fields}}
     return DistributedCollector(
-        groups=groups,
+        options=GroupOptions(groups, **of_groups),
         actors=actors,
         make_envs=make_envs,
         make_policy=make_policy,

@@ -176,20 +176,21 @@ def faults_of(rng: random.Random) -> Faults:
 def distributed(
     engine: InlineEngine, plan: Plan, rng: random.Random, replay: Any, **more: Any
 ) -> DistributedCollector:
+    options = {**plan.options, **more}
+    of_groups = {name: options.pop(name) for name in {*options} & {*GroupOptions._fields}}
     return DistributedCollector(
         lambda: engine,
         plan.make_envs,
         plan.policy,
         replay,
-        groups=plan.groups,
+        GroupOptions(plan.groups, **of_groups),
         actors=rng.randint(1, plan.groups),
         in_flight=rng.randint(1, 4),
         max_restarts=1_000,
         start_seconds=10.0,
         answer_seconds=10.0,
         clock=engine.clock,
-        **plan.options,
-        **more,
+        **options,
     )
 
 
