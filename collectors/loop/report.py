@@ -107,7 +107,7 @@ class CollectReport:
         return "\n".join(("  ".join([*parts, *lost]), "  ".join([shares, *digest, *where])))
 
     def _shares(self) -> list[tuple[str, float, float]]:
-        """Where the time went: names, seconds, and parts of the whole."""
+        """The parts of the time: their names, seconds, and shares of the whole."""
         seconds = {
             "env": self.env_seconds,
             "policy": self.policy_seconds,
