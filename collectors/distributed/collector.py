@@ -18,7 +18,7 @@ import gymnasium
 from ...buffers import SequenceReplayBuffer
 from ...buffers.base import forks
 from ...buffers.base.errors import SpecMismatch, StepwellError, not_copied
-from ...buffers.base.number_checks import check_positive, check_whole
+from ...buffers.base.number_checks import check_choice, check_positive, check_whole
 from ...buffers.base.package import __version__
 from ...buffers.base.progress import Progress, Status, check_progress, progress_function
 from ...buffers.base.row_guard import InterruptGuard
@@ -166,8 +166,7 @@ class DistributedCollector:
             )
         check_shard("shard", shard)
         check_shard("groups (with those of all shards)", (1, groups * (shard or (1, 1))[1]))
-        if on_death not in ("repeat", "reseed"):
-            raise ValueError(f"on_death: expected 'repeat' or 'reseed', got {on_death!r}")
+        check_choice("on_death", on_death, ("repeat", "reseed"))
         check_flush_seconds(options.flush_seconds)
         check_function("on_episode", on_episode)
         check_positive("start_seconds", start_seconds)
