@@ -7,6 +7,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Never, NoReturn, Self, TypeVar, cast
 
@@ -657,28 +658,25 @@ class Collector:
         )
 
 
+@dataclass(eq=False)
 class Shown(Generic[_ReportT]):
     """Calls a function with reports about five times a second, less often where they take long."""
 
-    def __init__(
-        self,
-        show: Callable[[_ReportT], None] | None,
-        report: Callable[[], _ReportT],  # makes the report so far
-        clock: Callable[[], float] = time.perf_counter,
-        due: float | None = None,  # time of the first report; None: a while after the first look
-    ) -> None:
-        self._show, self._report, self._clock, self._due = show, report, clock, due
+    show: Callable[[_ReportT], None] | None
+    report: Callable[[], _ReportT]  # makes the report so far
+    clock: Callable[[], float] = time.perf_counter
+    due: float | None = None  # time of the next report; None: a while after the first look
 
     def look(self) -> None:
         """Call the function, if it is time to."""
-        now = self._clock()
-        if self._due is None:
-            self._due = now + _PROGRESS_SECONDS
-        elif self._show is not None and now >= self._due:
-            so_far = self._report()
-            cost = self._clock() - now  # grows with the number of episodes
-            self._show(so_far)
-            self._due = self._clock() + max(_PROGRESS_SECONDS, _TIMES_THE_COST * cost)
+        now = self.clock()
+        if self.due is None:
+            self.due = now + _PROGRESS_SECONDS
+        elif self.show is not None and now >= self.due:
+            so_far = self.report()
+            cost = self.clock() - now  # grows with the number of episodes
+            self.show(so_far)
+            self.due = self.clock() + max(_PROGRESS_SECONDS, _TIMES_THE_COST * cost)
 
 
 class Seeds:

@@ -48,6 +48,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 import numpy as np
@@ -135,7 +136,7 @@ class StepMachine:
         if self.replay_writer is not None:
             self.replay_writer.cut()
         elif self._session is not None:
-            self._session.cut()
+            self._session.is_cut = True
         if self.rollout_writer is not None:
             self.rollout_writer.forget()
         self._counted = []
@@ -308,23 +309,18 @@ class StepMachine:
         )
 
 
+@dataclass(eq=False)
 class StepLoop:
     """Steps the envs with the policy, and tells the machine what they said."""
 
-    def __init__(
-        self,
-        stepper: Stepper | InterleavedSteppers,
-        policy: PolicyCaller,
-        counter: EpisodeCounter,
-        machine: StepMachine,
-        ahead: StepsAhead | None = None,  # of envs on a device; stepper and policy hand them out
-    ) -> None:
-        self._stepper = stepper
-        self._policy = policy
-        self._counter = counter
-        self._machine = machine
-        self._ahead = ahead
-        self.restart_clock()
+    stepper: Stepper | InterleavedSteppers
+    policy: PolicyCaller
+    counter: EpisodeCounter
+    machine: StepMachine
+    ahead: StepsAhead | None  # of envs on a device; stepper and policy hand them out
+    env_seconds: float = 0.0
+    policy_seconds: float = 0.0
+    write_seconds: float = 0.0
 
     def restart_clock(self) -> None:
         """Measure from now on where the time goes."""
@@ -333,13 +329,13 @@ class StepLoop:
     def reset(self, seed: int | Sequence[int]) -> None:
         """Reset all envs; env i gets ``seed + i``, or the i-th seed."""
         began = time.perf_counter()
-        self._machine.reset()
-        self._machine.started(self._stepper.reset(seed))
+        self.machine.reset()
+        self.machine.started(self.stepper.reset(seed))
         self.env_seconds += time.perf_counter() - began
 
     def step(self, most: int = 1) -> None:
         """One vector step; of envs on a device up to ``most`` steps."""
-        ahead, counter = self._ahead, self._counter
+        ahead, counter = self.ahead, self.counter
         if ahead is None:
             self._step()
             return
@@ -354,11 +350,11 @@ class StepLoop:
 
     def _step(self) -> None:
         """One vector step, in the order that the head of this file gives."""
-        stepper, machine = self._stepper, self._machine
+        stepper, machine = self.stepper, self.machine
         env_ids = stepper.env_ids
         began = time.perf_counter()
         reader = stepper.reader
-        choice = self._policy(reader.observation, reader.is_first, env_ids)
+        choice = self.policy(reader.observation, reader.is_first, env_ids)
         if machine.replay_writer is None:
             machine.begin()
         decided = time.perf_counter()
@@ -375,30 +371,30 @@ class StepLoop:
 
     def begin_rollout(self, writer: RolloutWriter) -> None:
         """Give the writer the envs' newest rows, unless they are about to be written anyway."""
-        if writer.is_empty and not self._machine.waits:
-            for result in self._stepper.newest:
+        if writer.is_empty and not self.machine.waits:
+            for result in self.stepper.newest:
                 writer.observe(result)
 
     def step_rollout(self, writer: RolloutWriter) -> None:
         """One vector step for the rollout, or only the pending results where those complete it."""
-        if not (writer.has_all_of(self._stepper.env_ids) and self.receive_pending()):
+        if not (writer.has_all_of(self.stepper.env_ids) and self.receive_pending()):
             self.step(writer.steps_left)
         # A policy's state belongs to the newest rows only until the policy is called again.
-        if writer.is_nearly_complete or self._policy.state is not None:
-            self._machine.write()
+        if writer.is_nearly_complete or self.policy.state is not None:
+            self.machine.write()
 
     def receive_pending(self) -> bool:
         """Receive pending results that need no further action; False where there were none."""
         began = time.perf_counter()
-        results = self._stepper.receive_pending()
-        self._machine.stepped(results, self._stepper.reader)
+        results = self.stepper.receive_pending()
+        self.machine.stepped(results, self.stepper.reader)
         self.env_seconds += time.perf_counter() - began
         return bool(results)
 
     @property
     def newest_observations(self) -> dict[str, np.ndarray]:
         """The newest observations of all envs, ``[N, ...]`` by field name; none is stepping."""
-        results = self._stepper.newest
+        results = self.stepper.newest
         names = results[0].leaves
         if results[0].env_ids is None:
             return dict(names)
