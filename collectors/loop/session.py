@@ -251,13 +251,7 @@ class Session:
                 for number in (0, *(one.stop for one in taken))
                 if all(number >= one.stop or number + num_envs <= one.first for one in taken)
             )
-            target = _Streams(
-                replay,
-                first,
-                num_envs,
-                is_recorded=self.is_recorded,
-                held_bytes=self.held_bytes,
-            )
+            target = _Streams(self, first, num_envs)
             kind = RecordedWriter if self.is_recorded else ReplayWriter
             writer = kind(
                 target if self.is_recorded or first else replay,
@@ -402,23 +396,15 @@ class _Streams:
     sessions: Sequence[Mapping[str, object]]
     write_lock: RLock
 
-    def __init__(
-        self,
-        replay: SequenceReplayBuffer,
-        first: int,
-        num_envs: int,
-        *,
-        is_recorded: bool,
-        held_bytes: int,
-    ) -> None:
+    def __init__(self, session: Session, first: int, num_envs: int) -> None:
         # Weak, as it is held by a registry whose keys are the replays.
-        self._replay = weakref.ref(replay)
+        self._replay = weakref.ref(session.replay)
         self.first, self.stop = first, first + num_envs
-        self.is_recorded = is_recorded
-        self._next_episode = replay.storage.index.next_episode
+        self.is_recorded = session.is_recorded
+        self._next_episode = session.replay.storage.index.next_episode
         self._is_alone = True
         self._held: list[Chunk] = []
-        self._most_held, self._room = held_bytes, held_bytes
+        self._most_held = self._room = session.held_bytes
         self._newest: dict[int, tuple[int, int]] = {}
         """For each stream the session's number of its newest episode, and the stored one."""
 
