@@ -282,9 +282,9 @@ class _Rows:
 class Lanes:
     """Several lanes in this process, of which each answers in its turn."""
 
-    def __init__(self, make_env: Callable[[], AnyEnv], form: RowForm, count: int) -> None:
+    def __init__(self, make_lane: Callable[[], Lane], count: int) -> None:
         self.count = count
-        self._lanes = [Lane(make_env, form) for _ in range(count)]
+        self._lanes = [make_lane() for _ in range(count)]
         self._asked: dict[int, tuple[str, Sequence[Segment]]] = {}
 
     def ask(self, lane: int, segments: Sequence[Segment], name: str = "play") -> None:
@@ -305,14 +305,7 @@ class Lanes:
 class LanesInWorkers:
     """Several lanes, each in a worker process, with bounds if asked; used as `Lanes` is."""
 
-    def __init__(
-        self,
-        make_env: Callable[[], AnyEnv],
-        form: RowForm | None,
-        count: int,
-        *,
-        is_bounded: bool = False,
-    ) -> None:
+    def __init__(self, make_lane: Callable[[], Lane], count: int, *, is_bounded: bool) -> None:
         if is_daemon():
             raise ValueError(
                 "the envs are made by what the store says, in a process with bounds: expected a "
@@ -321,11 +314,10 @@ class LanesInWorkers:
         self.count, self._is_bounded = count, is_bounded
         # Both wait forever, or break, in a process that is forked while they are in use.
         context = "spawn" if is_bounded and _has_jax_or_windows() else None
-        make = partial(Lane, make_env, form, is_bounded=is_bounded)
         points = [str(one.entry_point) for one in gymnasium.registry.values()]
         needs_main = any(point.startswith("__main__:") for point in points)
         kind = _WithoutMain if is_bounded and not needs_main else WorkerVectorEnv
-        self._envs = kind([make] * count, num_workers=count, context=context)
+        self._envs = kind([make_lane] * count, num_workers=count, context=context)
         self._asked: set[int] = set()
 
     def ask(self, lane: int, *arguments: object, name: str = "play") -> None:
@@ -385,17 +377,16 @@ def open_lanes(
     make_env: Callable[[], AnyEnv], form: RowForm, count: int, *, is_bounded: bool
 ) -> Lanes | LanesInWorkers:
     """Make lanes in worker processes; in this one if that is enough, and they need no bounds."""
-    if is_bounded:
-        return LanesInWorkers(make_env, form, count, is_bounded=True)
-    if count == 1 or is_daemon() or _has_jax_or_windows():
-        return Lanes(make_env, form, count)
-    return LanesInWorkers(make_env, form, count)
+    make_lane = partial(Lane, make_env, form, is_bounded=is_bounded)
+    if not is_bounded and (count == 1 or is_daemon() or _has_jax_or_windows()):
+        return Lanes(make_lane, count)
+    return LanesInWorkers(make_lane, count, is_bounded=is_bounded)
 
 
 def call_in_bounds(function: Callable[[], Any]) -> None:
     """Call a function, which makes an env, in a process with bounds; raises what it raises."""
     # Unprovable: it did not stay within its bounds of memory and time, or ended its process.
-    lanes = LanesInWorkers(function, None, 1, is_bounded=True)
+    lanes = LanesInWorkers(partial(Lane, function, None, is_bounded=True), 1, is_bounded=True)
     try:
         lanes.ask(0, name="call")
         lanes.take(0)
