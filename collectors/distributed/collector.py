@@ -53,7 +53,6 @@ from .group_life import NO_CALL, GroupLife, another_seed, is_empty, shares_of
 from .host import GroupHost, RowsDiffer
 from .messages import (
     Call,
-    CallKind,
     GroupOptions,
     Opening,
     Payload,
@@ -301,11 +300,12 @@ class DistributedCollector:
         status = partial(distributed_status, steps=steps, episodes=episodes or len(seeds or ()))
         with progress_function(progress, status) as show:
             if steps is not None:
-                self._call("steps", steps, (), weights, show)
+                call = Call(self._calls, "steps", steps)
             elif episodes is not None:
-                self._call("episodes", episodes, (), weights, show)
+                call = Call(self._calls, "episodes", episodes)
             else:
-                self._call("seeds", 0, tuple(map(int, seeds or ())), weights, show)
+                call = Call(self._calls, "seeds", seeds=tuple(map(int, seeds or ())))
+            self._call(call, weights, show)
             if show is not None:
                 show(self.report)
         return self.report
@@ -332,7 +332,7 @@ class DistributedCollector:
 
         self._check_ready(weights)
         check_whole("steps", steps, 1)
-        self._call("rollout", steps, (), weights, None)
+        self._call(Call(self._calls, "rollout", steps), weights)
         rollouts = [self._rollouts.pop(group) for group in range(len(self._groups))]
         return join_rollouts(rollouts, self._minibatch_rng, out)
 
@@ -655,16 +655,11 @@ class DistributedCollector:
     # Calls
 
     def _call(
-        self,
-        kind: CallKind,
-        amount: int,
-        seeds: tuple[int, ...],
-        weights: object,
-        show: Callable[[DistributedReport], None] | None,
+        self, call: Call, weights: object, show: Callable[[DistributedReport], None] | None = None
     ) -> None:
         """Make a call whose rows are a function of the seed, and store them in their order."""
         with self._kept_after_error(), InterruptGuard() as guard:
-            self._begin(kind, amount, seeds, weights)
+            self._begin(call, weights)
             shown = Shown(show, self._reported, self._clock)
             while not self._delivery.is_complete:
                 guard.check()
@@ -673,12 +668,12 @@ class DistributedCollector:
             guard.check()
             self._tell_end()
 
-    def _begin(self, kind: CallKind, amount: int, seeds: tuple[int, ...], weights: object) -> None:
+    def _begin(self, call: Call, weights: object) -> None:
         """Begin a call: give each group its share."""
         if weights is not None:
             self._version += 1
             self._publish(self._version, weights)
-        call = Call(self._calls, kind, amount, seeds, self._version)
+        call = call._replace(version=self._version)
         self._calls += 1
         self._began = self._clock()
         versions = {number: each.version for number, each in enumerate(self._counts.groups)}
@@ -690,8 +685,9 @@ class DistributedCollector:
         with_work = [group for group, share in enumerate(shares) if not is_empty(share)]
         for number in with_work:
             self._groups[number].begin(shares[number])
-        self._delivery.begin(call.number, with_work, in_order=kind != "run")
-        _LOG.info("call %d of %d groups begins: %s %d", call.number, len(shares), kind, amount)
+        self._delivery.begin(call.number, with_work, in_order=call.kind != "run")
+        words = call.kind, call.amount
+        _LOG.info("call %d of %d groups begins: %s %d", call.number, len(shares), *words)
 
     def _go_on(self) -> None:
         """Ask for pieces, wait for some, and store those whose turn it is."""
@@ -1191,7 +1187,7 @@ class Run:
         collector._is_running = True
         try:
             with collector._kept_after_error():
-                collector._begin("run", 0, (), self._first)
+                collector._begin(Call(collector._calls, "run"), self._first)
         except BaseException:
             collector._is_running = False
             raise
