@@ -230,7 +230,7 @@ class DistributedCollector:
         self._steps_before = 0
         self._can_store = True
         """False once rows could not be stored: those that follow do not continue them."""
-        self._counts = CallCounts(groups)
+        self._counts = CallCounts([0] * groups)
         self._began = clock()
         self._next_gauges = self._began
         self._report: DistributedReport | None = None
@@ -584,7 +584,7 @@ class DistributedCollector:
         self._groups = [group for group, _ in found]
         for number, (group, attempt) in enumerate(found):
             self._delivery.resume(number, attempt, group.base)
-        self._counts = CallCounts(len(found), dict.fromkeys(range(len(found)), version))
+        self._counts = CallCounts([version] * len(found))
         if weights is not None:
             self._weights[version] = weights
         self._curves.begin(total_steps)
@@ -676,8 +676,7 @@ class DistributedCollector:
         call = call._replace(version=self._version)
         self._calls += 1
         self._began = self._clock()
-        versions = {number: each.version for number, each in enumerate(self._counts.groups)}
-        self._counts = CallCounts(len(self._groups), versions)
+        self._counts = CallCounts(each.version for each in self._counts.groups)
         self._rollouts = {}
         self._curves.start()
         self._steps_before = self._mirrored_steps
