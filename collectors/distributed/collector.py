@@ -192,7 +192,7 @@ class DistributedCollector:
         self._seeds = Seeds(seed, session, shard)
         self._mirror: Mirror | None = None
         if mirrored is not None:
-            self._mirror = Mirror(mirrored, groups, self._seeds.seed, shard)
+            self._mirror = Mirror(mirrored, groups, self._seeds)
         self._minibatch_rng = self._seeds.minibatch_rng()
         self._on_death = on_death
         self._on_episode = on_episode
@@ -576,7 +576,7 @@ class DistributedCollector:
             there = "none" if mirror is None else "that with the rows until then"
             raise ValueError(f"replay: expected {there}, got {self._replay!r}")
         if self._mirror is not None:
-            session = self._mirror.load_state_dict(mirror, seeds.seed)
+            session = self._mirror.load_state_dict(mirror, seeds)
             self._options = self._options._replace(session=session, spec=self._mirror.spec)
             self._pool.make = partial(self._make_host, self._options)
         self._seeds, self._minibatch_rng, self._num_envs = seeds, rng, num_envs

@@ -15,7 +15,7 @@ from ...buffers.base.untrusted_json import items, mapping, member, whole
 from ...buffers.replay.writer import check_stored_episodes
 from ...buffers.rows.digest import DigestState
 from ...buffers.storage.encoded_chunk import EncodedChunk, unpack_chunks
-from ..loop.collector import stored_seed
+from ..loop.collector import Seeds, stored_seed
 from .messages import Opening, Payload, Piece
 
 _PayloadT = TypeVar("_PayloadT")
@@ -294,17 +294,10 @@ class GroupStreams:
 class Mirror:
     """A replay beside the learner that stores the rows of all groups as one session."""
 
-    def __init__(
-        self,
-        replay: SequenceReplayBuffer,
-        groups: int,
-        seed: int,
-        shard: tuple[int, int] | None,
-    ) -> None:
+    def __init__(self, replay: SequenceReplayBuffer, groups: int, seeds: Seeds) -> None:
         self._replay = replay
         self._groups = groups
-        self._seed = seed
-        self._shard = shard
+        self._seeds = seeds
         self._planned = len(replay.sessions)
         self._session = self._planned
         self._facts: dict[str, object] = {}
@@ -324,10 +317,10 @@ class Mirror:
         if self._spec is not None and not self._is_resumed:
             return
         num_envs = opening.num_envs * self._groups
-        shard = {} if self._shard is None else {"shard": list(self._shard)}
+        shard = {} if self._seeds.shard is None else {"shard": list(self._seeds.shard)}
         facts = {name: fact for name, fact in opening.facts.items() if name != "shard"}
         self._facts = {**facts, "num_envs": num_envs, "groups": self._groups, **shard}
-        self._facts |= {"seed": str(self._seed), "session": self._planned}
+        self._facts |= {"seed": str(self._seeds.seed), "session": self._planned}
         self._replay.bind(opening.spec, self._facts, continues=self._is_resumed)
         if self._is_resumed:
             self._is_resumed = False
@@ -362,7 +355,7 @@ class Mirror:
             "streams": self._streams.state_dict(stored),
         }
 
-    def load_state_dict(self, state: object, seed: int) -> int:
+    def load_state_dict(self, state: object, seeds: Seeds) -> int:
         """Continue from a state of `state_dict`; returns the session that the groups were told."""
         # Where it is refused, nothing has changed.
         told, replay = mapping(state, "mirror"), self._replay
@@ -379,7 +372,7 @@ class Mirror:
         before = [(whole(group, "group"), stored_seed(seed)) for group, seed in pairs]
         stored = whole(member(told, "stored_episodes"), "stored_episodes")
         streams = GroupStreams.resumed(member(told, "streams"), stored)
-        self._seed, self._planned, self._before = seed, planned, before
+        self._seeds, self._planned, self._before = seeds, planned, before
         if session is not None:
             self._session, self._facts = session, dict(replay.sessions[session])
             self._spec, self._is_resumed, self._streams = replay.spec, True, streams
