@@ -463,8 +463,8 @@ class Collector:
             observed = self._loop.newest_observations
             seconds = time.perf_counter() - began
             _LOG.info("brought %d envs back in %.1f s", counter.num_envs, seconds)
-        if told.get("writer") is not None:
-            machine.continues(told["writer"], observed)
+        if machine.session is not None and told.get("writer") is not None:
+            machine.session.continues = told["writer"], observed
         if why:
             _LOG.warning(
                 "the envs could not be brought back: %s; their open episodes are cut, and all envs "

@@ -48,7 +48,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 import numpy as np
@@ -73,42 +73,38 @@ _NO_STATE: Mapping[str, np.ndarray] = {}
 _Choice: TypeAlias = "tuple[Mapping[str, np.ndarray], np.ndarray | None, Mapping[str, np.ndarray]]"
 
 
+@dataclass(eq=False)
 class StepMachine:
     """Decides what becomes of the steps that others take; it knows neither envs nor policy."""
 
     # A `StepLoop` takes the steps itself. For a recorded env the caller's loop does, whose arrays
     # may change after each call: then `release` follows.
 
-    def __init__(
-        self,
-        session: Session | None,  # None: nothing is stored
-        counter: EpisodeCounter | None = None,  # None: nobody asks for counts, or gets reports
-        layout: Layout = "observation",  # of the observations in reports
-        # Called with the rows of each step or reset
-        on_step: Callable[[StepReport], None] | None = None,
-        # Called with each that counts, when it ends
-        on_episode: Callable[[EpisodeReport], None] | None = None,
-    ) -> None:
-        check_function("on_step", on_step)
-        check_function("on_episode", on_episode)
-        self._session = session
-        self._counter = counter
-        self._layout = layout
-        self._on_step = on_step
-        self._on_episode = on_episode
-        self._counted: list[StepResult] = []  # and not written yet
-        self._maybe_ended = np.empty(0, np.bool_)  # of the newest unresolved rows
-        self._choice: _Choice = {}, None, {}  # from the unresolved rows
-        self.unresolved: list[StepResult] = []
-        """Newest results of which only the next step shows whether an episode ended."""
-        self.needs_reset = True
-        """The next call must be a reset of all envs."""
-        self.replay_writer: ReplayWriter | None = None
-        """None until the session begins, and once it has ended."""
-        self.rollout_writer: RolloutWriter | None = None
-        """Writer of rollouts that follow each other; None outside of them."""
-        self.tell_curves: Callable[[Sequence[EpisodeReport], int], None] | None = None
-        """Called after each count, with the episodes that ended and the total of steps."""
+    session: Session | None  # None: nothing is stored
+    counter: EpisodeCounter | None = None  # None: nobody asks for counts, or gets reports
+    layout: Layout = "observation"  # of the observations in reports
+    # Called with the rows of each step or reset
+    on_step: Callable[[StepReport], None] | None = None
+    # Called with each that counts, when it ends
+    on_episode: Callable[[EpisodeReport], None] | None = None
+    # Called after each count, with the episodes that ended and the total of steps
+    tell_curves: Callable[[Sequence[EpisodeReport], int], None] | None = None
+    unresolved: list[StepResult] = field(default_factory=list[StepResult])
+    """Newest results of which only the next step shows whether an episode ended."""
+    needs_reset: bool = True
+    """The next call must be a reset of all envs."""
+    replay_writer: ReplayWriter | None = None
+    """None until the session begins, and once it has ended."""
+    rollout_writer: RolloutWriter | None = None
+    """Writer of rollouts that follow each other; None outside of them."""
+    _counted: list[StepResult] = field(default_factory=list[StepResult])  # and not written yet
+    # Of the newest unresolved rows, and what was chosen from them
+    _maybe_ended: np.ndarray = field(default_factory=lambda: np.empty(0, np.bool_))
+    _choice: _Choice = ({}, None, {})
+
+    def __post_init__(self) -> None:
+        check_function("on_step", self.on_step)
+        check_function("on_episode", self.on_episode)
 
     @property
     def waits(self) -> bool:
@@ -120,23 +116,18 @@ class StepMachine:
         """Held while rows are written, where others draw or Ctrl-C may come."""
         return contextlib.nullcontext() if self.replay_writer is None else self.replay_writer.guard
 
-    def continues(self, writer: object, observed: Mapping[str, np.ndarray] | None) -> None:
-        """The session, once it begins, is that of a writer's state, with these newest rows."""
-        if self._session is not None:
-            self._session.continues = writer, observed
-
     def begin(self) -> None:
         """Begin the session, as the first actions, which show the fields of a row, are known."""
-        if self._session is not None:
-            self.replay_writer = self._session.begin()
+        if self.session is not None:
+            self.replay_writer = self.session.begin()
 
     def reset(self) -> None:
         """All envs are about to be reset: the open episodes end here."""
         self.cut()
         if self.replay_writer is not None:
             self.replay_writer.cut()
-        elif self._session is not None:
-            self._session.is_cut = True
+        elif self.session is not None:
+            self.session.is_cut = True
         if self.rollout_writer is not None:
             self.rollout_writer.forget()
         self._counted = []
@@ -177,7 +168,7 @@ class StepMachine:
     def write(self) -> None:
         """Write the counted rows, each once, even on an error."""
         rollout, replay = self.rollout_writer, self.replay_writer
-        if replay is None and self._session is not None:
+        if replay is None and self.session is not None:
             return  # the fields of a row are not known yet
         results, self._counted = self._counted, []
         for result in results:
@@ -246,8 +237,8 @@ class StepMachine:
                 writer.close()
         finally:
             self.replay_writer = None
-            if self._session is not None and writer is not None:
-                self._session.end(writer)
+            if self.session is not None and writer is not None:
+                self.session.end(writer)
 
     def _resolve(self, continued: np.ndarray) -> None:
         """Count the unresolved results; the episodes of the marked rows [n] did not end."""
@@ -259,7 +250,7 @@ class StepMachine:
 
     def _count(self, results: list[StepResult]) -> None:
         """Count the results, keep the rows that are to be written, call the user's functions."""
-        counter = self._counter
+        counter = self.counter
         if counter is None:
             self._counted += results
             return
@@ -268,18 +259,18 @@ class StepMachine:
         reports: list[StepReport] = []
         for result in results:
             counted = counter.count(result)
-            if self._on_step is not None:
+            if self.on_step is not None:
                 reports.append(self._report_of(result, counter))
             if counted is not None:
                 self._counted.append(counted)
         if self.replay_writer is not None and len(counter.lost) > lost:
             self.replay_writer.cut(counter.lost[lost:])
-        if self._on_step is not None:
+        if self.on_step is not None:
             for report in reports:
-                self._on_step(report)
-        if self._on_episode is not None:
+                self.on_step(report)
+        if self.on_episode is not None:
             for episode in counter.ended[ended:]:
-                self._on_episode(episode)
+                self.on_episode(episode)
         if self.tell_curves is not None:
             self.tell_curves(counter.ended[ended:], counter.total_steps)
 
@@ -299,7 +290,7 @@ class StepMachine:
 
         return StepReport(
             _read_only(envs),
-            unflatten(self._layout, leaves),
+            unflatten(self.layout, leaves),
             _read_only(result.reward),
             flags(result.is_first),
             flags(result.terminated),
