@@ -96,13 +96,6 @@ class _Weights(NamedTuple):
     nbytes: int
 
 
-class _Arrived(NamedTuple):
-    """The rows of a piece, and the session that the group was told."""
-
-    payload: Payload
-    session: int
-
-
 class DistributedCollector:
     """Steps groups of envs in actors, and stores what they record; the actors are an engine's.
 
@@ -217,7 +210,8 @@ class DistributedCollector:
             answer_seconds=answer_seconds,
             clock=clock,
         )
-        self._delivery = Delivery[_Arrived](groups)
+        # With the rows of each piece, and the session that its group was told.
+        self._delivery = Delivery[tuple[Payload, int]](groups)
         self._groups = [GroupLife(self._seeds.seed, session) for _ in range(groups)]
         self._calls = 0
         self._version = 0
@@ -619,9 +613,9 @@ class DistributedCollector:
             self._begin_group(place, number)
         elif group.is_there and not group.pieces:
             if not self._delivery.groups[number].is_proved:
-                self._ask_piece(place, number, "advance", number, NO_CALL)
+                self._ask_piece(place, number, "advance", NO_CALL)
             else:
-                self._ask_piece(place, number, "state", number)
+                self._ask_piece(place, number, "state")
 
     def _close_hosts(self) -> list[BaseException]:
         """Let the actors close their groups; returns what they raised."""
@@ -744,7 +738,7 @@ class DistributedCollector:
         for place, number in delivery.to_ask(
             free, lambda number: self._groups[number].pieces, room, self._largest
         ):
-            self._ask_piece(place, number, "advance", number, self._groups[number].share)
+            self._ask_piece(place, number, "advance", self._groups[number].share)
 
     def _ask_to_finish(self) -> None:
         """End the run of all groups; those that were not asked to begin are not begun any more."""
@@ -755,12 +749,12 @@ class DistributedCollector:
                 group.forget_call()
                 self._delivery.end(number)
             elif group.is_there and not group.pieces:
-                self._ask_piece(self._placement.place_of(number), number, "finish", number)
+                self._ask_piece(self._placement.place_of(number), number, "finish")
 
-    def _ask_piece(self, place: int, number: int, method: str, *arguments: object) -> None:
+    def _ask_piece(self, place: int, number: int, method: str, *more: object) -> None:
         self._groups[number].pieces += 1
         attempt = self._delivery.groups[number].attempt
-        self._pool.ask(place, method, *arguments, group=number, attempt=attempt)
+        self._pool.ask(place, method, number, *more, group=number, attempt=attempt)
 
     def _start_actor(self, place: int) -> None:
         """Start an actor, and give it the newest weights."""
@@ -862,7 +856,7 @@ class DistributedCollector:
         if not piece.is_repeat:
             self._check_opening(piece)
         nbytes = len(payload.chunks)
-        taken = delivery.take(piece, _Arrived(payload, group.session), nbytes)
+        taken = delivery.take(piece, (payload, group.session), nbytes)
         if taken is Taken.DIFFERS:
             self._must_differ(number)
         elif taken is Taken.TWICE and asked.method == "finish":
@@ -944,7 +938,7 @@ class DistributedCollector:
         error.add_note(f"group {asked.group}, {where}" if asked.group >= 0 else where)
         return [error]
 
-    def _store(self, waiting: Waiting[_Arrived]) -> None:
+    def _store(self, waiting: Waiting[tuple[Payload, int]]) -> None:
         """Store a piece, and count it."""
         piece, (payload, session) = waiting.piece, waiting.payload
         if self._mirror is not None and payload.chunks:
@@ -1030,7 +1024,7 @@ class DistributedCollector:
         for place in self._placement.places:
             for number in self._placement.groups_of(place) if pool.has_actor(place) else ():
                 if self._groups[number].is_there and not self._delivery.groups[number].has_ended:
-                    self._ask_piece(place, number, "finish", number)
+                    self._ask_piece(place, number, "finish")
                     open_groups[number] = place
         until = self._clock() + _FINISH_SECONDS
         while open_groups and self._clock() < until:

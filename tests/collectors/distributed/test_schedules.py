@@ -318,9 +318,9 @@ def test_a_run_stores_a_prefix_of_each_attempt_and_nothing_of_zombies(seed: int)
 
     def noted_store(collector: DistributedCollector, waiting: Any) -> None:
         store(collector, waiting)
-        if waiting.payload.payload.chunks:
-            piece = waiting.piece
-            acknowledged.append((piece.group, piece.attempt, waiting.payload.payload.chunks))
+        piece, (payload, _) = waiting.piece, waiting.payload
+        if payload.chunks:
+            acknowledged.append((piece.group, piece.attempt, payload.chunks))
 
     with (
         rows_in(rng.choice((3, 8)), rng.choice((1, 10))),
