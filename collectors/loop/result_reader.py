@@ -84,7 +84,7 @@ class ResultReader:
     @property
     def newest(self) -> list[StepResult]:
         """The rows from which no action has been chosen yet, without rewards and flags of ends."""
-        return [StepResult.of_resets(self.env_ids, self.leaves, self.is_first)]
+        return [StepResult(self.env_ids, self.leaves, np.zeros(self.rows), self.is_first)]
 
     def of_reset(
         self,
@@ -153,9 +153,11 @@ class ResultReader:
         declared = self._info.read(info, self.num_envs)
         envs = np.flatnonzero(first)
         rows = {name: column[envs] for name, column in {**leaves, **declared}.items()}
-        metadata = self._metadata_of(envs, None, info)
-        result = StepResult.of_resets(envs, rows, np.ones(len(envs), np.bool_), metadata)
-        return result._replace(restarts=int(np.count_nonzero(restarted)))
+        return StepResult(
+            *(envs, rows, np.zeros(len(envs)), np.ones(len(envs), np.bool_)),
+            metadata=self._metadata_of(envs, None, info),
+            restarts=int(np.count_nonzero(restarted)),
+        )
 
     def marked(self, envs: Sequence[int]) -> np.ndarray:
         """[N] bool: True for some envs."""

@@ -37,17 +37,6 @@ class StepResult(NamedTuple):
     metadata: Mapping[int, Mapping[str, object]] | None = None
     restarts: int = 0  # rows that begin an episode because a worker died, or the env raised
 
-    @classmethod
-    def of_resets(
-        cls,
-        env_ids: np.ndarray | None,
-        leaves: Mapping[str, np.ndarray],
-        is_first: np.ndarray,
-        metadata: Mapping[int, Mapping[str, object]] | None = None,
-    ) -> StepResult:
-        """Rows that no step led to."""
-        return cls(env_ids, leaves, np.zeros(len(is_first)), is_first, metadata=metadata)
-
     @property
     def steps(self) -> int:
         """Number of env steps that led to these rows; a reset is none."""
