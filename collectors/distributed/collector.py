@@ -51,13 +51,7 @@ from .engine import (
 from .folders import Folders, sessions_in
 from .group_life import NO_CALL, GroupLife, another_seed, is_empty, shares_of
 from .host import GroupHost, RowsDiffer
-from .messages import (
-    Call,
-    GroupOptions,
-    Opening,
-    Payload,
-    Piece,
-)
+from .messages import Call, GroupOptions, Opening, Payload, Piece
 from .report import (
     CallCounts,
     DistributedReport,
