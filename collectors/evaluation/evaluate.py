@@ -143,7 +143,7 @@ class Evaluation:
         """A table of the episodes, shortened in the middle, and a summary line."""
         table = [_COLUMNS, *self._rows()]
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        lines = [_line(cells, widths) for cells in table]
+        lines = ["  ".join([*map(str.rjust, row[:-1], widths), row[-1]]) for row in table]
         body = _shortened(lines[1:], lambda gap: gap.rjust(widths[0]))
         return "\n".join([lines[0], *body, self._summary()])
 
@@ -222,11 +222,6 @@ def _shortened(lines: Sequence[LineT], as_line: Callable[[str], LineT]) -> list[
         return [*lines]
     half = _MOST_LINES // 2
     return [*lines[:half], as_line(f"... {len(lines) - 2 * half} more ..."), *lines[-half:]]
-
-
-def _line(cells: tuple[str, ...], widths: list[int]) -> str:
-    *numbers, end = [cell.rjust(width) for cell, width in zip(cells, widths, strict=True)]
-    return "  ".join([*numbers, end.strip()])
 
 
 _DEFAULT_ENVS = 8
