@@ -376,8 +376,9 @@ def measure_driver(count: int, groups: int, pieces: int) -> Rounds:
     engine = EngineHere(max(1, groups // 10))
     replay = sw.SequenceReplayBuffer(capacity=1_000_000)
     found: Rounds = []
+    options = GroupOptions(groups)
     with DistributedCollector(
-        lambda: engine, make_envs, sw.RandomPolicy, replay, groups=groups, actors=groups, seed=0
+        lambda: engine, make_envs, sw.RandomPolicy, replay, options, actors=groups, seed=0
     ) as collector:
         collector.collect(steps=groups * PIECE_ROWS)  # all actors are started then
         for _ in range(count):

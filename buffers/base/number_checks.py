@@ -58,6 +58,12 @@ def is_real(value: object) -> TypeGuard[float]:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
+def check_positive(name: str, value: object) -> None:
+    """Refuse a value that is not a number above 0."""
+    if not is_real(value) or not value > 0:
+        raise ValueError(f"{name}: expected a number above 0, got {value!r}")
+
+
 def check_size(size: Any, hint: str = "") -> None:
     """Raise unless the value is (rows, columns), each at least 1."""
     is_pair = isinstance(size, tuple | list) and len(size) == 2

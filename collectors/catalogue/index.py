@@ -6,14 +6,12 @@ and paths that stay in its folder, all checked before one is used, and no key th
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import importlib
 import json
 import math
 import os
 import re
-import tempfile
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -25,6 +23,7 @@ from ...buffers.base.optional_libraries import load_library
 from ...buffers.base.untrusted_files import GivenFiles
 from ...buffers.base.untrusted_json import mapping, member, whole
 from ...buffers.base.untrusted_json import text as any_text
+from ...buffers.storage.disk.files import Files, replace_file
 
 SHIPPED = Path(__file__).with_name("shipped") / "index.toml"
 """The index of Stepwell's own catalogue."""
@@ -141,17 +140,9 @@ def write_entry(path: Path, entry: Dataset) -> None:
     """Add an entry to an index, or replace the one with its name; the file may be new."""
     found = read_index(path) if path.exists() else {}
     found[entry.name] = entry
-    text = index_text(found)
-    _parsed(text.encode(), path)  # what is written can be read
-    with contextlib.ExitStack() as stack:
-        new = stack.enter_context(
-            tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False)
-        )
-        stack.callback(Path(new.name).unlink, missing_ok=True)
-        new.write(text)
-        new.close()
-        Path(new.name).chmod(0o644)
-        os.replace(new.name, path)
+    data = index_text(found).encode()
+    _parsed(data, path)  # what is written can be read
+    replace_file(Files(), path, data)
 
 
 def index_text(found: Mapping[str, Dataset]) -> str:

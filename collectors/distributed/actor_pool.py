@@ -50,7 +50,7 @@ class Died(NamedTuple):
 
 
 class Short(NamedTuple):
-    """No actor can start at a place, since something that it asks for is not there."""
+    """No actor can start at a place, which has none, as something that it asks for is not there."""
 
     place: int
     error: NotEnoughResources
@@ -74,28 +74,18 @@ class _Place:
     short_since: float | None = None
 
 
+@dataclass(eq=False)
 class ActorPool:
     """The actors of a collector. Each place has one actor at most; calls to it keep their order."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        placement: Placement,
-        make: Callable[[], object],  # makes the object in an actor
-        *,
-        start_seconds: float,  # that an actor may take to start, and a group to begin
-        answer_seconds: float,  # that another call may take
-        clock: Callable[[], float],
-    ) -> None:
-        self._engine = engine
-        self._placement = placement
-        self.make = make
-        self._start_seconds = start_seconds
-        self._answer_seconds = answer_seconds
-        self._clock = clock
-        self._places: dict[int, _Place] = {}
-        self._late: dict[Answer, Asked] = {}
-        self._ready: set[Answer] = set()
+    engine: Engine
+    make: Callable[[], object]  # makes the object in an actor
+    start_seconds: float  # that an actor may take to start, and a group to begin
+    answer_seconds: float  # that another call may take
+    clock: Callable[[], float]
+    _places: dict[int, _Place] = field(default_factory=dict[int, _Place])
+    _late: dict[Answer, Asked] = field(default_factory=dict[Answer, Asked])
+    _ready: set[Answer] = field(default_factory=set[Answer])
 
     def has_actor(self, place: int) -> bool:
         """True if an actor was started at the place, and is not known to be dead."""
@@ -105,10 +95,6 @@ class ActorPool:
         """Name of the actor at a place, or of the last one there; "" before the first."""
         one = self._places.get(place)
         return "" if one is None or not one.generation else _name(place, one.generation - 1)
-
-    def name_of(self, group: int) -> str:
-        """Name of the actor that a group is in, or was in last."""
-        return self.name(self._placement.place_of(group))
 
     @property
     def actors(self) -> int:
@@ -131,8 +117,8 @@ class ActorPool:
     def start(self, place: int) -> None:
         """Start an actor at a place that has none; its first answer is that of ``ping``."""
         one = self._places.setdefault(place, _Place())
-        now = self._clock()
-        one.actor = self._engine.start(_name(place, one.generation), self.make)
+        now = self.clock()
+        one.actor = self.engine.start(_name(place, one.generation), self.make)
         one.generation += 1
         one.heard = one.looked = now
         one.has_answered, one.short_since = False, None
@@ -145,8 +131,8 @@ class ActorPool:
         one = self._places[place]
         assert one.actor is not None
         parts: Literal[1, 2] = 2 if method in _PIECES else 1
-        answer = self._engine.call(one.actor, method, *arguments, parts=parts)
-        asked = Asked(place, method, group, attempt, self._clock())
+        answer = self.engine.call(one.actor, method, *arguments, parts=parts)
+        asked = Asked(place, method, group, attempt, self.clock())
         one.queue.append((answer, asked))
 
     def events(self, seconds: float) -> list[Event]:
@@ -159,7 +145,7 @@ class ActorPool:
         waiting = [answer for answer in open_answers if answer not in self._ready]
         known = set(waiting)
         # An engine may show an answer again, or the second one of an actor before the first.
-        self._ready |= known.intersection(self._engine.wait(waiting, seconds))
+        self._ready |= known.intersection(self.engine.wait(waiting, seconds))
         events: list[Event] = [*self._late_answers()]
         for place, one in self._places.items():
             while one.queue and one.queue[0][0] in self._ready:
@@ -168,7 +154,7 @@ class ActorPool:
                 events.append(self._event(place, answer, asked))
                 if not isinstance(events[-1], Answered):
                     break
-                one.heard, one.has_answered = self._clock(), True
+                one.heard, one.has_answered = self.clock(), True
             else:
                 events += self._overdue(place)
         return events
@@ -181,12 +167,7 @@ class ActorPool:
         actor, one.actor = one.actor, None
         self._late |= one.queue
         one.queue.clear()
-        self._engine.kill(actor)
-
-    def give_up(self, place: int) -> None:
-        """Give the groups of a place, where no actor can start, to the other places."""
-        self.kill(place)
-        self._placement.give_up(place)
+        self.engine.kill(actor)
 
     def died(self, place: int, cause: str) -> Died:
         """Kill the actor at a place, which is known to be dead."""
@@ -195,7 +176,7 @@ class ActorPool:
 
     def _event(self, place: int, answer: Answer, asked: Asked) -> Event:
         try:
-            return Answered(asked, self._engine.result(answer), is_late=False)
+            return Answered(asked, self.engine.result(answer), is_late=False)
         except ActorDied as error:
             return self.died(place, str(error))
         except NotEnoughResources as error:
@@ -210,16 +191,16 @@ class ActorPool:
             self._ready.discard(answer)
             asked = self._late.pop(answer)
             with contextlib.suppress(StepwellError):
-                yield Answered(asked, self._engine.result(answer), is_late=True)
+                yield Answered(asked, self.engine.result(answer), is_late=True)
 
     def _overdue(self, place: int) -> Iterator[Event]:
         """Events about an actor that has not answered."""
-        one, now = self._places[place], self._clock()
+        one, now = self._places[place], self.clock()
         if one.actor is None or not one.queue:
             return
         if not one.has_answered and now - one.looked >= _LOOK_SECONDS:
             one.looked = now
-            text = self._engine.shortage(one.actor)
+            text = self.engine.shortage(one.actor)
             if text is None:
                 if one.short_since is not None:  # now it can start
                     one.short_since, one.heard = None, now
@@ -233,7 +214,7 @@ class ActorPool:
         if one.short_since is not None:
             return
         is_start = asked.method in ("ping", "begin", "load")
-        limit = self._start_seconds if is_start else self._answer_seconds
+        limit = self.start_seconds if is_start else self.answer_seconds
         if now - max(one.heard, asked.began) >= limit:
             doing = _DOING.get(asked.method, "the next piece")
             yield self.died(place, f"no answer within {limit:g} s: it was asked for {doing}")

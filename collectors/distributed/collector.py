@@ -18,7 +18,7 @@ import gymnasium
 from ...buffers import SequenceReplayBuffer
 from ...buffers.base import forks
 from ...buffers.base.errors import SpecMismatch, StepwellError, not_copied
-from ...buffers.base.number_checks import check_whole
+from ...buffers.base.number_checks import check_choice, check_positive, check_whole
 from ...buffers.base.package import __version__
 from ...buffers.base.progress import Progress, Status, check_progress, progress_function
 from ...buffers.base.row_guard import InterruptGuard
@@ -27,10 +27,10 @@ from ...buffers.replay.writer import check_flush_seconds
 from ...buffers.rows.digest import DigestState
 from ...buffers.sampling.requests import refuse_keywords
 from ...buffers.storage.disk.storage import DiskStorage
-from ..loop.collector import Seeds, check_goal, check_shard, stored_seed
+from ..loop.collector import Seeds, Shown, check_goal, check_shard, stored_seed
 from ..loop.curves import Curves
 from ..loop.report import EpisodeReport
-from ..loop.step_result import MetadataOrFunction
+from ..loop.step_loop import check_function
 from ..loop.vector_envs import Vector
 from ..policies.as_policy import GivenPolicy
 from .actor_pool import (
@@ -51,14 +51,7 @@ from .engine import (
 from .folders import Folders, sessions_in
 from .group_life import NO_CALL, GroupLife, another_seed, is_empty, shares_of
 from .host import GroupHost, RowsDiffer
-from .messages import (
-    Call,
-    CallKind,
-    GroupOptions,
-    Opening,
-    Payload,
-    Piece,
-)
+from .messages import Call, GroupOptions, Opening, Payload, Piece
 from .report import (
     CallCounts,
     DistributedReport,
@@ -79,8 +72,6 @@ _LOG = logging.getLogger("stepwell.collectors")
 _WAIT_SECONDS = 0.1
 _WINDOW_BYTES = 256_000_000  # of pieces that wait for their turn
 _HISTORY_BYTES = 256_000_000  # of weights that a replacement needs to play again
-_PROGRESS_SECONDS = 0.2
-_TIMES_THE_COST = 500
 _GAUGE_SECONDS = 5.0
 _CLOSE_SECONDS = 10.0
 _FINISH_SECONDS = 5.0  # for rows before an error
@@ -99,13 +90,6 @@ class _Weights(NamedTuple):
     nbytes: int
 
 
-class _Arrived(NamedTuple):
-    """The rows of a piece, and the session that the group was told."""
-
-    payload: Payload
-    session: int
-
-
 class DistributedCollector:
     """Steps groups of envs in actors, and stores what they record; the actors are an engine's.
 
@@ -115,6 +99,7 @@ class DistributedCollector:
     Args:
         start_engine: Returns what starts, calls and kills the actors: called once no argument is
             refused any more.
+        options: Those of the groups, as far as they do not follow from the replay.
         actors: Number of actors, at most as many as groups. They only place the groups.
         clock: Returns the time in seconds.
 
@@ -132,19 +117,11 @@ class DistributedCollector:
         start_engine: Callable[[], Engine],
         make_envs: Callable[[], GivenEnvs],
         make_policy: Callable[[], GivenPolicy],
-        replay: GivenReplay = None,
+        replay: GivenReplay,
+        options: GroupOptions,
         *,
-        groups: int,
         actors: int,
         seed: int | None = None,
-        shard: tuple[int, int] | None = None,
-        info: Mapping[str, object] | None = None,
-        metadata: MetadataOrFunction | None = None,
-        frame_stack: int | None = None,
-        store_state: bool = False,
-        reseed_steps: int | None = 50_000,
-        tolerate: int = 0,
-        flush_seconds: float = 10.0,
         in_flight: int = 2,
         max_restarts: int = 3,
         on_death: OnDeath = "repeat",
@@ -159,12 +136,13 @@ class DistributedCollector:
         self._replay = replay
         for name, make in (("make_envs", make_envs), ("make_policy", make_policy)):
             _check_takes_nothing(name, make)
+        groups, shard = options.groups, options.shard
         for name, number, least in (
             ("groups", groups, 1),
             ("actors", actors, 1),
             ("in_flight", in_flight, 1),
             ("max_restarts", max_restarts, 0),
-            ("tolerate", tolerate, 0),
+            ("tolerate", options.tolerate, 0),
         ):
             check_whole(name, number, least)
         if actors > groups:
@@ -174,15 +152,11 @@ class DistributedCollector:
             )
         check_shard("shard", shard)
         check_shard("groups (with those of all shards)", (1, groups * (shard or (1, 1))[1]))
-        if on_death not in ("repeat", "reseed"):
-            raise ValueError(f"on_death: expected 'repeat' or 'reseed', got {on_death!r}")
-        check_flush_seconds(flush_seconds)
-        for name, seconds in (
-            ("start_seconds", start_seconds),
-            ("answer_seconds", answer_seconds),
-        ):
-            if not (isinstance(seconds, int | float) and seconds > 0):
-                raise ValueError(f"{name}: expected a number above 0, got {seconds!r}")
+        check_choice("on_death", on_death, ("repeat", "reseed"))
+        check_flush_seconds(options.flush_seconds)
+        check_function("on_episode", on_episode)
+        check_positive("start_seconds", start_seconds)
+        check_positive("answer_seconds", answer_seconds)
         destination: str | Folders = "none"
         session = 0
         mirrored = replay if isinstance(replay, SequenceReplayBuffer) else None
@@ -205,28 +179,19 @@ class DistributedCollector:
         self._seeds = Seeds(seed, session, shard)
         self._mirror: Mirror | None = None
         if mirrored is not None:
-            self._mirror = Mirror(mirrored, groups, self._seeds.seed, shard)
+            self._mirror = Mirror(mirrored, groups, self._seeds)
         self._minibatch_rng = self._seeds.minibatch_rng()
         self._on_death = on_death
         self._on_episode = on_episode
         self._in_flight = in_flight
         self._max_restarts = max_restarts
         self._clock = clock
-        self._options = GroupOptions(
-            groups=groups,
-            shard=shard,
-            info=info,
-            metadata=metadata,
-            frame_stack=frame_stack,
-            store_state=store_state,
-            reseed_steps=reseed_steps,
-            tolerate=tolerate,
+        self._options = options._replace(
             session=session,
             spec=None if self._mirror is None else self._mirror.spec,
             codecs={} if mirrored is None else mirrored.codecs,
             capacity=None if mirrored is None else mirrored.capacity,
             destination=destination,
-            flush_seconds=flush_seconds,
         )
         self._placement = Placement(groups, actors)
         self._curves = Curves(log, mirrored)
@@ -234,13 +199,13 @@ class DistributedCollector:
         self._make_host = partial(GroupHost, make_envs, make_policy)
         self._pool = ActorPool(
             self._engine,
-            self._placement,
             partial(self._make_host, self._options),
             start_seconds=start_seconds,
             answer_seconds=answer_seconds,
             clock=clock,
         )
-        self._delivery = Delivery[_Arrived](groups)
+        # With the rows of each piece, and the session that its group was told.
+        self._delivery = Delivery[tuple[Payload, int]](groups)
         self._groups = [GroupLife(self._seeds.seed, session) for _ in range(groups)]
         self._calls = 0
         self._version = 0
@@ -249,12 +214,11 @@ class DistributedCollector:
         self._num_envs: int | None = None
         self._largest = 0
         self._rollouts: dict[int, Rollout] = {}
-        self._states: dict[int, object] = {}
         self._total_steps = 0
         self._steps_before = 0
         self._can_store = True
         """False once rows could not be stored: those that follow do not continue them."""
-        self._counts = CallCounts(groups)
+        self._counts = CallCounts([0] * groups)
         self._began = clock()
         self._next_gauges = self._began
         self._report: DistributedReport | None = None
@@ -324,11 +288,12 @@ class DistributedCollector:
         status = partial(distributed_status, steps=steps, episodes=episodes or len(seeds or ()))
         with progress_function(progress, status) as show:
             if steps is not None:
-                self._call("steps", steps, (), weights, show)
+                call = Call(self._calls, "steps", steps)
             elif episodes is not None:
-                self._call("episodes", episodes, (), weights, show)
+                call = Call(self._calls, "episodes", episodes)
             else:
-                self._call("seeds", 0, tuple(map(int, seeds or ())), weights, show)
+                call = Call(self._calls, "seeds", seeds=tuple(map(int, seeds or ())))
+            self._call(call, weights, show)
             if show is not None:
                 show(self.report)
         return self.report
@@ -355,7 +320,7 @@ class DistributedCollector:
 
         self._check_ready(weights)
         check_whole("steps", steps, 1)
-        self._call("rollout", steps, (), weights, None)
+        self._call(Call(self._calls, "rollout", steps), weights)
         rollouts = [self._rollouts.pop(group) for group in range(len(self._groups))]
         return join_rollouts(rollouts, self._minibatch_rng, out)
 
@@ -413,16 +378,16 @@ class DistributedCollector:
         """
         self._check_open()
         self._refuse_folders("state_dict")
-        states = self._at_rest(with_states=True)
+        self._at_rest(with_states=True)
         lives = [
             {
                 "seed": str(group.seed),
                 "session": group.session,
-                "attempt": self._delivery.attempt(number),
-                "digest": self._delivery.state(number).as_json(),
-                "collector": states[number],
+                "attempt": delivered.attempt,
+                "digest": delivered.state.as_json(),
+                "collector": group.state,
             }
-            for number, group in enumerate(self._groups)
+            for group, delivered in zip(self._groups, self._delivery.groups, strict=True)
         ]
         return {
             "version": 1,
@@ -599,7 +564,7 @@ class DistributedCollector:
             there = "none" if mirror is None else "that with the rows until then"
             raise ValueError(f"replay: expected {there}, got {self._replay!r}")
         if self._mirror is not None:
-            session = self._mirror.load_state_dict(mirror, seeds.seed)
+            session = self._mirror.load_state_dict(mirror, seeds)
             self._options = self._options._replace(session=session, spec=self._mirror.spec)
             self._pool.make = partial(self._make_host, self._options)
         self._seeds, self._minibatch_rng, self._num_envs = seeds, rng, num_envs
@@ -607,19 +572,19 @@ class DistributedCollector:
         self._groups = [group for group, _ in found]
         for number, (group, attempt) in enumerate(found):
             self._delivery.resume(number, attempt, group.base)
-        self._counts = CallCounts(len(found), dict.fromkeys(range(len(found)), version))
+        self._counts = CallCounts([version] * len(found))
         if weights is not None:
             self._weights[version] = weights
         self._curves.begin(total_steps)
 
-    def _at_rest(self, *, with_states: bool) -> Mapping[int, object]:
-        """Let all groups be there, as the calls have left them; returns their states if asked."""
-        self._states = {}
+    def _at_rest(self, *, with_states: bool) -> None:
+        """Let all groups be there, as the calls have left them, and tell their states if asked."""
         for group in self._groups:
-            group.share = NO_CALL
+            group.share, group.state = NO_CALL, None
 
         def is_left(number: int) -> bool:
-            return number not in self._states if with_states else not self._groups[number].is_there
+            group = self._groups[number]
+            return group.state is None if with_states else not group.is_there
 
         try:
             with InterruptGuard() as guard:
@@ -632,7 +597,6 @@ class DistributedCollector:
             with contextlib.suppress(Exception):
                 self._end()
             raise
-        return self._states
 
     def _ask_at_rest(self, number: int) -> None:
         """Begin a group, let it play again what it must, or ask for its state."""
@@ -642,10 +606,10 @@ class DistributedCollector:
         if not group.is_asked:
             self._begin_group(place, number)
         elif group.is_there and not group.pieces:
-            if self._delivery.must_repeat(number):
-                self._ask_piece(place, number, "advance", number, NO_CALL)
+            if not self._delivery.groups[number].is_proved:
+                self._ask_piece(place, number, "advance", NO_CALL)
             else:
-                self._ask_piece(place, number, "state", number)
+                self._ask_piece(place, number, "state")
 
     def _close_hosts(self) -> list[BaseException]:
         """Let the actors close their groups; returns what they raised."""
@@ -679,34 +643,28 @@ class DistributedCollector:
     # Calls
 
     def _call(
-        self,
-        kind: CallKind,
-        amount: int,
-        seeds: tuple[int, ...],
-        weights: object,
-        show: Callable[[DistributedReport], None] | None,
+        self, call: Call, weights: object, show: Callable[[DistributedReport], None] | None = None
     ) -> None:
         """Make a call whose rows are a function of the seed, and store them in their order."""
         with self._kept_after_error(), InterruptGuard() as guard:
-            self._begin(kind, amount, seeds, weights)
-            due = self._clock() + _PROGRESS_SECONDS
+            self._begin(call, weights)
+            shown = Shown(show, self._reported, self._clock)
             while not self._delivery.is_complete:
                 guard.check()
+                shown.look()
                 self._go_on()
-                due = self._show(show, due)
             guard.check()
             self._tell_end()
 
-    def _begin(self, kind: CallKind, amount: int, seeds: tuple[int, ...], weights: object) -> None:
+    def _begin(self, call: Call, weights: object) -> None:
         """Begin a call: give each group its share."""
         if weights is not None:
             self._version += 1
             self._publish(self._version, weights)
-        call = Call(self._calls, kind, amount, seeds, self._version)
+        call = call._replace(version=self._version)
         self._calls += 1
         self._began = self._clock()
-        versions = {number: each.version for number, each in enumerate(self._counts.groups)}
-        self._counts = CallCounts(len(self._groups), versions)
+        self._counts = CallCounts(each.version for each in self._counts.groups)
         self._rollouts = {}
         self._curves.start()
         self._steps_before = self._mirrored_steps
@@ -714,8 +672,9 @@ class DistributedCollector:
         with_work = [group for group, share in enumerate(shares) if not is_empty(share)]
         for number in with_work:
             self._groups[number].begin(shares[number])
-        self._delivery.begin(call.number, with_work, in_order=kind != "run")
-        _LOG.info("call %d of %d groups begins: %s %d", call.number, len(shares), kind, amount)
+        self._delivery.begin(call.number, with_work, in_order=call.kind != "run")
+        words = call.kind, call.amount
+        _LOG.info("call %d of %d groups begins: %s %d", call.number, len(shares), *words)
 
     def _go_on(self) -> None:
         """Ask for pieces, wait for some, and store those whose turn it is."""
@@ -748,16 +707,6 @@ class DistributedCollector:
         self._curves.flush()
         self._report = self._reported()
 
-    def _show(self, show: Callable[[DistributedReport], None] | None, due: float) -> float:
-        """Show the progress where that is due; returns the time when it is due again."""
-        now = self._clock()
-        if show is None or now < due:
-            return due
-        report = self._reported()
-        cost = self._clock() - now  # grows with the number of episodes
-        show(report)
-        return self._clock() + max(_PROGRESS_SECONDS, _TIMES_THE_COST * cost)
-
     # What the actors are asked for
 
     def _ask(self) -> None:
@@ -767,7 +716,7 @@ class DistributedCollector:
             numbers = [
                 number
                 for number in self._placement.groups_of(place)
-                if not delivery.has_ended(number)
+                if not delivery.groups[number].has_ended
             ]
             if numbers and not pool.has_actor(place):
                 self._start_actor(place)
@@ -780,28 +729,26 @@ class DistributedCollector:
                 free.append(Free(place, there, left))
         asked = sum(group.pieces for group in self._groups)
         room = _WINDOW_BYTES - delivery.waiting_bytes - asked * self._largest
-        for place, number in delivery.to_ask(free, self._pieces, room, self._largest):
-            self._ask_piece(place, number, "advance", number, self._groups[number].share)
-
-    def _pieces(self, number: int) -> int:
-        """Pieces that a group is asked for."""
-        return self._groups[number].pieces
+        for place, number in delivery.to_ask(
+            free, lambda number: self._groups[number].pieces, room, self._largest
+        ):
+            self._ask_piece(place, number, "advance", self._groups[number].share)
 
     def _ask_to_finish(self) -> None:
         """End the run of all groups; those that were not asked to begin are not begun any more."""
         for number, group in enumerate(self._groups):
-            if self._delivery.has_ended(number):
+            if self._delivery.groups[number].has_ended:
                 continue
             if not group.is_asked:
                 group.forget_call()
                 self._delivery.end(number)
             elif group.is_there and not group.pieces:
-                self._ask_piece(self._placement.place_of(number), number, "finish", number)
+                self._ask_piece(self._placement.place_of(number), number, "finish")
 
-    def _ask_piece(self, place: int, number: int, method: str, *arguments: object) -> None:
+    def _ask_piece(self, place: int, number: int, method: str, *more: object) -> None:
         self._groups[number].pieces += 1
-        attempt = self._delivery.attempt(number)
-        self._pool.ask(place, method, *arguments, group=number, attempt=attempt)
+        attempt = self._delivery.groups[number].attempt
+        self._pool.ask(place, method, number, *more, group=number, attempt=attempt)
 
     def _start_actor(self, place: int) -> None:
         """Start an actor, and give it the newest weights."""
@@ -824,10 +771,10 @@ class DistributedCollector:
                     "group %d begins again in %s and plays %d pieces again: %s",
                     number,
                     self._pool.name(place),
-                    delivery.expected(number),
+                    delivery.groups[number].expected,
                     group.cause,
                 )
-        attempt, skip = delivery.attempt(number), delivery.expected(number)
+        attempt, skip = delivery.groups[number].attempt, delivery.groups[number].expected
         start = group.start(number, attempt=attempt, skip=skip)
         weights = {
             version: self._engine.fetch(self._weights[version].reference)
@@ -845,7 +792,7 @@ class DistributedCollector:
         session = group.session + 1
         if self._mirror is not None:
             session = self._mirror.go_on(number, new_seed)
-        group.go_on(new_seed, session, delivery.state(number))
+        group.go_on(new_seed, session, delivery.groups[number].state)
         group.use_newest(self._sent)
         if is_empty(group.share):
             delivery.end(number)
@@ -864,11 +811,11 @@ class DistributedCollector:
                 f"{self._pool.name(asked.place)}: expected stepwell {__version__}, as "
                 f"here, got {value}; install the same version everywhere"
             )
-        elif asked.attempt != self._delivery.attempt(asked.group):
+        elif asked.attempt != self._delivery.groups[asked.group].attempt:
             return
         elif asked.method == "state":
             self._groups[asked.group].pieces -= 1
-            self._states[asked.group] = value
+            self._groups[asked.group].state = value
         elif asked.method == "begin":
             self._groups[asked.group].is_there = True
             num_envs = cast("int", value)
@@ -885,7 +832,7 @@ class DistributedCollector:
         asked, delivery = event.asked, self._delivery
         number = asked.group
         group = self._groups[number]
-        if event.is_late or asked.attempt != delivery.attempt(number):
+        if event.is_late or asked.attempt != delivery.groups[number].attempt:
             self._engine.forget(reference)
             return
         group.pieces -= 1
@@ -903,7 +850,7 @@ class DistributedCollector:
         if not piece.is_repeat:
             self._check_opening(piece)
         nbytes = len(payload.chunks)
-        taken = delivery.take(piece, _Arrived(payload, group.session), nbytes)
+        taken = delivery.take(piece, (payload, group.session), nbytes)
         if taken is Taken.DIFFERS:
             self._must_differ(number)
         elif taken is Taken.TWICE and asked.method == "finish":
@@ -966,7 +913,7 @@ class DistributedCollector:
             self._groups[number].leave()
         if not (has_begun and self._pool.has_answered):
             return [event.error]
-        self._pool.give_up(event.place)
+        self._placement.give_up(event.place)
         _LOG.warning("groups %s go to other actors: %s", list(groups), event.error)
         return []
 
@@ -974,7 +921,7 @@ class DistributedCollector:
         """The error of the user's code, with the group and the actor that it came from."""
         asked = event.asked
         if isinstance(event.error, RemoteError) and event.error.kind == RowsDiffer.__name__:
-            if asked.attempt == self._delivery.attempt(asked.group):
+            if asked.attempt == self._delivery.groups[asked.group].attempt:
                 self._must_differ(asked.group)
             return []
         error = event.error
@@ -985,7 +932,7 @@ class DistributedCollector:
         error.add_note(f"group {asked.group}, {where}" if asked.group >= 0 else where)
         return [error]
 
-    def _store(self, waiting: Waiting[_Arrived]) -> None:
+    def _store(self, waiting: Waiting[tuple[Payload, int]]) -> None:
         """Store a piece, and count it."""
         piece, (payload, session) = waiting.piece, waiting.payload
         if self._mirror is not None and payload.chunks:
@@ -1070,8 +1017,8 @@ class DistributedCollector:
         pool, open_groups = self._pool, dict[int, int]()
         for place in self._placement.places:
             for number in self._placement.groups_of(place) if pool.has_actor(place) else ():
-                if self._groups[number].is_there and not self._delivery.has_ended(number):
-                    self._ask_piece(place, number, "finish", number)
+                if self._groups[number].is_there and not self._delivery.groups[number].has_ended:
+                    self._ask_piece(place, number, "finish")
                     open_groups[number] = place
         until = self._clock() + _FINISH_SECONDS
         while open_groups and self._clock() < until:
@@ -1094,7 +1041,7 @@ class DistributedCollector:
         row_bytes = 0 if self._opening is None else self._opening.spec.row_bytes
         digest = ""
         if self._mirror is not None and self._num_envs is not None:
-            states = [self._delivery.state(number) for number in range(len(self._groups))]
+            states = [group.state for group in self._delivery.groups]
             digest = DigestState.of_groups(states, self._num_envs).hexdigest()
         return DistributedReport(
             steps=steps,
@@ -1118,7 +1065,7 @@ class DistributedCollector:
             groups=tuple(
                 GroupReport(
                     group=number,
-                    actor=self._pool.name_of(number),
+                    actor=self._pool.name(self._placement.place_of(number)),
                     steps=each.steps,
                     episodes=each.episodes,
                     restarts=each.restarts,
@@ -1227,7 +1174,7 @@ class Run:
         collector._is_running = True
         try:
             with collector._kept_after_error():
-                collector._begin("run", 0, (), self._first)
+                collector._begin(Call(collector._calls, "run"), self._first)
         except BaseException:
             collector._is_running = False
             raise
@@ -1260,11 +1207,11 @@ class Run:
                 progress_function(self._progress, self._status) as show,
                 collector._kept_after_error(),
             ):
-                due = 0.0
+                shown = Shown(show, collector._reported, collector._clock, due=0.0)
                 while not self._ends.is_set():
                     self._send_newest()
                     collector._go_on()
-                    due = collector._show(show, due)
+                    shown.look()
                 if self._is_broken:
                     raise _BlockRaised
                 self._send_newest()  # the calls that follow act with them

@@ -15,7 +15,7 @@ from ...buffers.base.untrusted_json import items, mapping, member, whole
 from ...buffers.replay.writer import check_stored_episodes
 from ...buffers.rows.digest import DigestState
 from ...buffers.storage.encoded_chunk import EncodedChunk, unpack_chunks
-from ..loop.collector import stored_seed
+from ..loop.collector import Seeds, stored_seed
 from .messages import Opening, Payload, Piece
 
 _PayloadT = TypeVar("_PayloadT")
@@ -48,19 +48,20 @@ class Free(NamedTuple):
     pieces: int  # how many it may be asked for
 
 
-class _Group(Generic[_PayloadT]):
+class Group(Generic[_PayloadT]):
     """The pieces of one group."""
 
     def __init__(self) -> None:
-        self.attempt = 0
-        self.expected = 0  # in this attempt: number of the next new piece
+        self.attempt = 0  # the present one
+        # Number of the next new piece in this attempt: so many of its life are here, or stored
+        self.expected = 0
         self.skip = 0  # that of the first one that it has to send
         self.is_proved = True  # it has shown that the rows before are the same
         self.digest = ""
-        self.state = DigestState()
+        self.state = DigestState()  # of that digest
         self.call = -1
-        self.has_ended = True
-        self.round = 0
+        self.has_ended = True  # the last piece of the call has come
+        self.round = 0  # number of the next piece within the call
         self.waiting: deque[Waiting[_PayloadT]] = deque()
 
 
@@ -73,7 +74,7 @@ class Delivery(Generic[_PayloadT]):
     # engine.
 
     def __init__(self, groups: int) -> None:
-        self._groups = [_Group[_PayloadT]() for _ in range(groups)]
+        self.groups = [Group[_PayloadT]() for _ in range(groups)]
         self._in_order = True
         self._turns: deque[int] = deque()
         self._arrived: deque[int] = deque()
@@ -85,7 +86,7 @@ class Delivery(Generic[_PayloadT]):
         self._in_order = in_order
         self._turns = deque(groups)
         for number in self._turns:
-            group = self._groups[number]
+            group = self.groups[number]
             group.call, group.has_ended, group.round = call, False, 0
 
     @property
@@ -96,39 +97,15 @@ class Delivery(Generic[_PayloadT]):
     @property
     def is_complete(self) -> bool:
         """All groups have sent the last piece of the call."""
-        return all(group.has_ended for group in self._groups)
+        return all(group.has_ended for group in self.groups)
 
     def end(self, group: int) -> None:
         """End the call of a group that sends no more pieces."""
-        self._groups[group].has_ended = True
-
-    def attempt(self, group: int) -> int:
-        """Number of the group's present attempt."""
-        return self._groups[group].attempt
-
-    def expected(self, group: int) -> int:
-        """Number of the group's next piece: so many of its life are here, or stored."""
-        return self._groups[group].expected
-
-    def round(self, group: int) -> int:
-        """Number of the group's next piece within its call."""
-        return self._groups[group].round
-
-    def has_ended(self, group: int) -> bool:
-        """True once the last piece of the group's call has come."""
-        return self._groups[group].has_ended
-
-    def state(self, group: int) -> DigestState:
-        """State of the fingerprint of the group's rows so far."""
-        return self._groups[group].state
-
-    def must_repeat(self, group: int) -> bool:
-        """The attempt has not yet played again all that is here."""
-        return not self._groups[group].is_proved
+        self.groups[group].has_ended = True
 
     def repeat(self, group: int) -> int:
         """Expect another attempt, which plays again what is here; returns its number."""
-        one = self._groups[group]
+        one = self.groups[group]
         one.attempt += 1
         one.skip = one.expected
         one.is_proved = not one.skip
@@ -136,7 +113,7 @@ class Delivery(Generic[_PayloadT]):
 
     def go_on(self, group: int) -> int:
         """Expect another attempt with other data, whose pieces are counted from 0 again."""
-        one = self._groups[group]
+        one = self.groups[group]
         one.attempt += 1
         one.expected = one.skip = 0
         one.is_proved = True
@@ -144,11 +121,11 @@ class Delivery(Generic[_PayloadT]):
 
     def resume(self, group: int, attempt: int, state: DigestState) -> None:
         """Count from an attempt on, after rows that another collector has stored."""
-        self._groups[group].attempt, self._groups[group].state = attempt, state
+        self.groups[group].attempt, self.groups[group].state = attempt, state
 
     def take(self, piece: Piece, payload: _PayloadT, nbytes: int) -> Taken:
         """Take a piece that came in, with its rows and the bytes that they take here."""
-        group = self._groups[piece.group]
+        group = self.groups[piece.group]
         if piece.attempt != group.attempt:
             return Taken.LATE
         if piece.is_repeat:
@@ -186,7 +163,7 @@ class Delivery(Generic[_PayloadT]):
             return
         while self._turns:
             number = self._turns[0]
-            group = self._groups[number]
+            group = self.groups[number]
             if group.waiting:
                 self._turns.rotate(-1)
                 yield self._pop(number)
@@ -205,14 +182,14 @@ class Delivery(Generic[_PayloadT]):
         # and those that are played again. ``asked`` counts a group's pieces that were not answered,
         # those given out here included; ``room`` is the bytes that may come in beside those waiting
         # or asked for.
-        needs_none = {k for k, group in enumerate(self._groups) if not group.is_proved}
+        needs_none = {k for k, group in enumerate(self.groups) if not group.is_proved}
         needs_none |= set() if self.turn is None else {self.turn}
 
         def next_of(one: Free) -> tuple[int, int, int, Free] | None:
             """The group of an actor that is asked first, behind its place in the order."""
             found = None
             for number in one.groups:
-                pieces, stored = asked(number), self._groups[number].round
+                pieces, stored = asked(number), self.groups[number].round
                 if room <= 0 and (pieces or number not in needs_none):
                     continue
                 order = (stored + pieces, number) if self._in_order else (pieces, stored)
@@ -237,16 +214,16 @@ class Delivery(Generic[_PayloadT]):
 
     def rest(self) -> Iterator[Waiting[_PayloadT]]:
         """All pieces that wait, in the order of their turns; those before them never came."""
-        while any(group.waiting for group in self._groups):
+        while any(group.waiting for group in self.groups):
             _, number = min(
                 (group.waiting[0].round, number)
-                for number, group in enumerate(self._groups)
+                for number, group in enumerate(self.groups)
                 if group.waiting
             )
             yield self._pop(number)
 
     def _pop(self, number: int) -> Waiting[_PayloadT]:
-        waiting = self._groups[number].waiting.popleft()
+        waiting = self.groups[number].waiting.popleft()
         self.waiting_bytes -= waiting.nbytes
         return waiting
 
@@ -317,17 +294,10 @@ class GroupStreams:
 class Mirror:
     """A replay beside the learner that stores the rows of all groups as one session."""
 
-    def __init__(
-        self,
-        replay: SequenceReplayBuffer,
-        groups: int,
-        seed: int,
-        shard: tuple[int, int] | None,
-    ) -> None:
+    def __init__(self, replay: SequenceReplayBuffer, groups: int, seeds: Seeds) -> None:
         self._replay = replay
         self._groups = groups
-        self._seed = seed
-        self._shard = shard
+        self._seeds = seeds
         self._planned = len(replay.sessions)
         self._session = self._planned
         self._facts: dict[str, object] = {}
@@ -347,10 +317,10 @@ class Mirror:
         if self._spec is not None and not self._is_resumed:
             return
         num_envs = opening.num_envs * self._groups
-        shard = {} if self._shard is None else {"shard": list(self._shard)}
+        shard = {} if self._seeds.shard is None else {"shard": list(self._seeds.shard)}
         facts = {name: fact for name, fact in opening.facts.items() if name != "shard"}
         self._facts = {**facts, "num_envs": num_envs, "groups": self._groups, **shard}
-        self._facts |= {"seed": str(self._seed), "session": self._planned}
+        self._facts |= {"seed": str(self._seeds.seed), "session": self._planned}
         self._replay.bind(opening.spec, self._facts, continues=self._is_resumed)
         if self._is_resumed:
             self._is_resumed = False
@@ -385,7 +355,7 @@ class Mirror:
             "streams": self._streams.state_dict(stored),
         }
 
-    def load_state_dict(self, state: object, seed: int) -> int:
+    def load_state_dict(self, state: object, seeds: Seeds) -> int:
         """Continue from a state of `state_dict`; returns the session that the groups were told."""
         # Where it is refused, nothing has changed.
         told, replay = mapping(state, "mirror"), self._replay
@@ -402,7 +372,7 @@ class Mirror:
         before = [(whole(group, "group"), stored_seed(seed)) for group, seed in pairs]
         stored = whole(member(told, "stored_episodes"), "stored_episodes")
         streams = GroupStreams.resumed(member(told, "streams"), stored)
-        self._seed, self._planned, self._before = seed, planned, before
+        self._seeds, self._planned, self._before = seeds, planned, before
         if session is not None:
             self._session, self._facts = session, dict(replay.sessions[session])
             self._spec, self._is_resumed, self._streams = replay.spec, True, streams

@@ -18,6 +18,7 @@ from pathlib import Path
 from threading import Condition, Thread
 
 from ...buffers.base.errors import StoreCorrupt, StoreLocked, StoreNotFound
+from ...buffers.base.number_checks import check_positive
 from ...buffers.base.untrusted_json import member, parse, whole
 from ...buffers.exchange.publish.objects import Objects
 from ...buffers.exchange.publish.uploader import UploadedStore, Uploader, newest_manifest
@@ -77,10 +78,8 @@ class Folders:
             raise ValueError("path: expected a folder or a URL, got an empty name")
         if self.url is None:  # the program, or an actor, may go to another folder
             object.__setattr__(self, "path", os.path.abspath(self.path))
-        if not self.seal_seconds > 0:
-            raise ValueError(f"seal_seconds: expected more than 0, got {self.seal_seconds!r}")
-        if not self.most_local_bytes > 0:
-            raise ValueError(f"most_local_bytes: expected more than 0, got {self.most_local_bytes}")
+        check_positive("seal_seconds", self.seal_seconds)
+        check_positive("most_local_bytes", self.most_local_bytes)
 
     @property
     def url(self) -> str | None:
@@ -146,7 +145,6 @@ class GroupFolder:
         self.url = None if url is None else _attempt_url(url, group, attempt)
         """The URL of the group's store; None where it is the folder itself."""
         self._thread: UploadThread | None = None
-        self._uploader: Uploader | None = None
         self._sealed_at = time.monotonic()
         if url is None:
             self.path = Path(self._folders.path) / f"group-{group:05}"
@@ -169,17 +167,14 @@ class GroupFolder:
         if self.url is None:
             return
         if self._thread is None:
-            self._uploader = Uploader(
-                self.path,
-                Objects(self.url, is_writer=True),
-                keep_evicted=not storage.facts.is_ring,
-            )
-            self._thread = UploadThread(self._uploader, self.url, first=self._upload_leftovers)
+            objects = Objects(self.url, is_writer=True)
+            uploader = Uploader(self.path, objects, keep_evicted=not storage.facts.is_ring)
+            self._thread = UploadThread(uploader, self.url, self._upload_leftovers)
         self._thread.check()
         if time.monotonic() - self._sealed_at >= self._folders.seal_seconds:
             self._seal(storage)
-        if self._bytes(only_waiting=storage.facts.is_ring) > self._folders.most_local_bytes:
-            self._make_room(storage)
+        if self._bytes(self._thread, storage) > self._folders.most_local_bytes:
+            self._make_room(self._thread, storage)
 
     def close(self, seconds: float = _CLOSE_SECONDS) -> None:
         """Upload the rest, once the store is closed, and remove the folder where that is done."""
@@ -204,19 +199,18 @@ class GroupFolder:
         self._sealed_at = time.monotonic()
         self._thread.wake()
 
-    def _make_room(self, storage: DiskStorage) -> None:
+    def _make_room(self, thread: UploadThread, storage: DiskStorage) -> None:
         """Remove what is uploaded; wait while the rest is too much."""
-        assert self._thread is not None
         most = self._folders.most_local_bytes
         told = -_TELL_SECONDS
         began = time.monotonic()
         self._seal(storage)
         while True:
-            self._thread.check()
-            newest = None if self._uploader is None else self._uploader.newest
+            thread.check()
+            newest = thread.uploader.newest
             if newest is not None and not storage.facts.is_ring:
                 storage.drop_before(newest.store.next.row_id)
-            waiting = self._bytes(only_waiting=storage.facts.is_ring)
+            waiting = self._bytes(thread, storage)
             if waiting <= most:
                 return
             seconds = time.monotonic() - began
@@ -224,16 +218,14 @@ class GroupFolder:
                 told = seconds
                 _LOG.warning(
                     "%s: group %d waits: %d bytes are not uploaded, expected at most %d (%s)",
-                    *(self.url, self._group, waiting, most, self._thread.trouble or "slow"),
+                    *(self.url, self._group, waiting, most, thread.trouble or "slow"),
                 )
-            self._thread.wake()
-            self._thread.wait(_WAIT_SECONDS)
+            thread.wake()
+            thread.wait(_WAIT_SECONDS)
 
-    def _bytes(self, *, only_waiting: bool = False) -> int:
-        """Bytes of the segments in the folder."""
-        done: set[int] = set()
-        if only_waiting and self._uploader is not None:
-            done = self._uploader.uploaded_numbers()
+    def _bytes(self, thread: UploadThread, storage: DiskStorage) -> int:
+        """Bytes of the segments in the folder; of a ring, which keeps all, of those that wait."""
+        done = thread.uploader.uploaded_numbers() if storage.facts.is_ring else set[int]()
         total = 0
         with os.scandir(self.path) as entries:
             for entry in entries:
@@ -353,18 +345,10 @@ class UploadThread:
     # While the object store fails it tries again, with growing pauses; `first` is called before all
     # else, and again while it fails so. Any other error ends the thread, and is raised by `check`.
 
-    def __init__(
-        self,
-        uploader: Uploader,
-        place: str,
-        *,
-        first: Callable[[], None] = lambda: None,
-        pause_seconds: float = _FIRST_PAUSE_SECONDS,
-    ) -> None:
-        self._uploader = uploader
+    def __init__(self, uploader: Uploader, place: str, first: Callable[[], None]) -> None:
+        self.uploader = uploader
         self._place = place
         self._first: Callable[[], None] | None = first
-        self._first_pause = pause_seconds
         self._changed = Condition()
         self._is_awake = self._is_ending = self._is_stopped = False
         self._failure: BaseException | None = None
@@ -408,7 +392,7 @@ class UploadThread:
             self._changed.notify_all()
 
     def _run(self) -> None:
-        pause = self._first_pause
+        pause = _FIRST_PAUSE_SECONDS
         try:
             while True:
                 with self._changed:
@@ -420,7 +404,7 @@ class UploadThread:
                     if self._first is not None:
                         self._first()
                         self._first = None
-                    self._uploader.upload(is_finished=is_last)
+                    self.uploader.upload(is_finished=is_last)
                 except OSError as error:
                     self.trouble = error
                     _LOG.warning("%s; trying again in %g s", error, pause)
@@ -431,7 +415,7 @@ class UploadThread:
                     continue
                 if self.trouble is not None:
                     _LOG.info("%s: uploads work again", self._place)
-                pause, self.trouble = self._first_pause, None
+                pause, self.trouble = _FIRST_PAUSE_SECONDS, None
                 with self._changed:
                     self._changed.notify_all()
                 if is_last:

@@ -65,6 +65,8 @@ class GroupLife:
     """State of the digest when that life began."""
     collector: Mapping[str, object] | None = None
     """State with which that life began: of its Collector in a run that was stopped."""
+    state: object = None
+    """State of its Collector, as it was asked for last; None while there is no answer."""
     history: list[Call] = field(default_factory=list[Call])
     """Its calls since then; the last one may be unfinished."""
     can_repeat: bool = True

@@ -66,9 +66,9 @@ class GroupHost:
     # Its methods are called one after the other. Errors of the user's code leave them as they are.
 
     def __init__(self, make_envs: MakeEnvs, make_policy: MakePolicy, options: GroupOptions) -> None:
-        self._make_envs = make_envs
-        self._make_policy = make_policy
-        self._options = options
+        self.make_envs = make_envs
+        self.make_policy = make_policy
+        self.options = options
         self._groups: dict[int, _Group] = {}
         self._weights: dict[int, object] = {}
         self._newest = 0
@@ -81,8 +81,7 @@ class GroupHost:
             before.close()
         self._weights |= weights
         self._newest = max([self._newest, *weights])
-        group = _Group(self._make_envs, self._make_policy, self._options, start)
-        self._groups[start.group] = group
+        self._groups[start.group] = group = _Group(self, start)
         return group.num_envs
 
     def load(self, version: int, weights: object) -> None:
@@ -201,25 +200,19 @@ class _Steps(Collector):
 class _Group:
     """A group: its Collector, the outbox of its chunks, and its calls."""
 
-    def __init__(
-        self,
-        make_envs: MakeEnvs,
-        make_policy: MakePolicy,
-        options: GroupOptions,
-        start: GroupStart,
-    ) -> None:
-        self._start = start
+    def __init__(self, host: GroupHost, start: GroupStart) -> None:
+        self._start, options = start, host.options
         self._flush_seconds = options.flush_seconds
         part, count = options.shard or (1, 1)
         with contextlib.ExitStack() as stack:
             self._outbox = stack.enter_context(_Outbox(options, start))
             # All groups make the same envs and policies, and draw other numbers with them.
             seed_global_generators(start.seed, start.session)
-            envs = make_envs()
+            envs = host.make_envs()
             for one in envs if isinstance(envs, Sequence) else [envs]:
                 if hasattr(one, "close"):  # what is no env is refused below
                     stack.callback(one.close)
-            policy = make_policy()
+            policy = host.make_policy()
             seed_global_generators(start.seed, start.session, start.group)
             self._collector = _Steps(
                 envs,

@@ -16,6 +16,7 @@ from .collector import (
     GivenReplay,
 )
 from .local_engine import LocalEngine, check_sendable
+from .messages import GroupOptions
 
 
 class LocalCollector(DistributedCollector):
@@ -123,17 +124,19 @@ class LocalCollector(DistributedCollector):
             make_envs,
             make_policy,
             replay,
-            groups=groups or count,
+            GroupOptions(
+                groups=groups or count,
+                shard=shard,
+                info=info,
+                metadata=metadata,
+                frame_stack=frame_stack,
+                store_state=store_state,
+                reseed_steps=reseed_steps,
+                tolerate=tolerate,
+                flush_seconds=flush_seconds,
+            ),
             actors=count,
             seed=seed,
-            shard=shard,
-            info=info,
-            metadata=metadata,
-            frame_stack=frame_stack,
-            store_state=store_state,
-            reseed_steps=reseed_steps,
-            tolerate=tolerate,
-            flush_seconds=flush_seconds,
             in_flight=in_flight,
             max_restarts=max_restarts,
             on_death=on_death,

@@ -16,6 +16,7 @@ from .collector import (
     OnDeath,
 )
 from .local_engine import check_sendable
+from .messages import GroupOptions
 
 
 class RayCollector(DistributedCollector):
@@ -123,17 +124,19 @@ class RayCollector(DistributedCollector):
             make_envs,
             make_policy,
             replay,
-            groups=groups,
+            GroupOptions(
+                groups=groups,
+                shard=shard,
+                info=info,
+                metadata=metadata,
+                frame_stack=frame_stack,
+                store_state=store_state,
+                reseed_steps=reseed_steps,
+                tolerate=tolerate,
+                flush_seconds=flush_seconds,
+            ),
             actors=groups if actors is None else actors,
             seed=seed,
-            shard=shard,
-            info=info,
-            metadata=metadata,
-            frame_stack=frame_stack,
-            store_state=store_state,
-            reseed_steps=reseed_steps,
-            tolerate=tolerate,
-            flush_seconds=flush_seconds,
             in_flight=in_flight,
             max_restarts=max_restarts,
             on_death=on_death,

@@ -7,6 +7,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from math import inf
 from typing import Any, Literal, NamedTuple, cast
 
@@ -293,30 +294,30 @@ class _Death(NamedTuple):
         return died
 
 
+@dataclass(eq=False)
 class _RayActor:
     """An actor as the engine knows it."""
 
-    def __init__(self, name: str, handle: Any, made: ray.ObjectRef[Any]) -> None:
-        self.name = name
-        self.handle = handle
-        self.made = made
-        self.death: _Death | None = None
+    name: str
+    handle: Any
+    made: ray.ObjectRef[Any]
+    death: _Death | None = None
 
 
+@dataclass(eq=False)
 class _RayAnswer:
     """The answer to a call: one reference of Ray for each part."""
 
-    def __init__(self, actor: _RayActor, refs: tuple[ray.ObjectRef[Any], ...]) -> None:
-        self.actor = actor
-        self.refs = refs
+    actor: _RayActor
+    refs: tuple[ray.ObjectRef[Any], ...]
 
 
+@dataclass(eq=False)
 class _RayReference:
     """A value in Ray's object store; ``actor`` is the one that made it, or None: the driver."""
 
-    def __init__(self, ref: ray.ObjectRef[Any], actor: _RayActor | None) -> None:
-        self.ref: ray.ObjectRef[Any] | None = ref
-        self.actor = actor
+    ref: ray.ObjectRef[Any] | None
+    actor: _RayActor | None
 
     def there(self) -> ray.ObjectRef[Any]:
         if self.ref is None:

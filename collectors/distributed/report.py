@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -134,11 +134,10 @@ class GroupCounts:
 class CallCounts:
     """Counts of a call, of the pieces that are stored."""
 
-    # ``versions`` are those of the weights that the groups act with; 0 for all when None.
+    # ``versions`` are those of the weights that the groups act with.
 
-    def __init__(self, groups: int, versions: Mapping[int, int] | None = None) -> None:
-        known = versions or {}
-        self.groups = [GroupCounts(version=known.get(group, 0)) for group in range(groups)]
+    def __init__(self, versions: Iterable[int]) -> None:
+        self.groups = [GroupCounts(version=version) for version in versions]
         self.returns: list[float] = []
         self.lengths: list[int] = []
         self.sent_bytes = 0

@@ -19,7 +19,7 @@ from ...buffers.base.progress import Progress, check_progress
 from ...buffers.pictures.encode import load_av
 from ...wrappers.atari_settings import atari_name
 from ...wrappers.recipe import recipe_of as recipe_of_env
-from ..loop.collector import Collector
+from ..loop.collector import Collector, check_goal
 from ..loop.report import CollectReport, EpisodeReport
 from ..loop.vector_envs import Vector, as_vector, is_ale, recipe_of
 from ..policies.as_policy import GivenPolicy, as_policy
@@ -143,7 +143,7 @@ class Evaluation:
         """A table of the episodes, shortened in the middle, and a summary line."""
         table = [_COLUMNS, *self._rows()]
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        lines = [_line(cells, widths) for cells in table]
+        lines = ["  ".join([*map(str.rjust, row[:-1], widths), row[-1]]) for row in table]
         body = _shortened(lines[1:], lambda gap: gap.rjust(widths[0]))
         return "\n".join([lines[0], *body, self._summary()])
 
@@ -224,11 +224,6 @@ def _shortened(lines: Sequence[LineT], as_line: Callable[[str], LineT]) -> list[
     return [*lines[:half], as_line(f"... {len(lines) - 2 * half} more ..."), *lines[-half:]]
 
 
-def _line(cells: tuple[str, ...], widths: list[int]) -> str:
-    *numbers, end = [cell.rjust(width) for cell, width in zip(cells, widths, strict=True)]
-    return "  ".join([*numbers, end.strip()])
-
-
 _DEFAULT_ENVS = 8
 # They change rewards irrecoverably, and no task is defined by them.
 _REWARDS_LOST = {"ClipReward", "NormalizeReward"}
@@ -301,11 +296,15 @@ def evaluate(
     """
     actor = as_policy(policy)
     check_progress(progress)
-    count = _number_of_episodes(episodes, seeds)
-    recorded = _recorded_episodes(video, video_episodes, count)
-    files = _video_files(video, recorded)
-    wanted = _checked_num_envs(envs, num_envs, count)
-    vector = _vector_of(envs, wanted, is_recorded=bool(files))
+    if (episodes is None) == (seeds is None):
+        raise ValueError(
+            f"evaluate: expected either episodes or seeds, got episodes={episodes} and "
+            f"seeds={seeds}"
+        )
+    check_goal(None, episodes, seeds, ())
+    count = int(episodes or 0) if seeds is None else len(seeds)
+    files = _video_files(video, video_episodes, count)
+    vector = _vector_of(envs, num_envs, count, is_recorded=bool(files))
     ended: list[EpisodeReport] = []
     recorder: VideoRecorder | None = None
     try:
@@ -335,39 +334,21 @@ def evaluate(
     return Evaluation(tuple(in_order), () if recorder is None else recorder.videos)
 
 
-def _number_of_episodes(episodes: int | None, seeds: Sequence[int] | None) -> int:
-    if (episodes is None) == (seeds is None):
-        raise ValueError(
-            f"evaluate: expected either episodes or seeds, got episodes={episodes} and "
-            f"seeds={seeds}"
-        )
-    count = len(seeds) if seeds is not None else cast("int", episodes)
-    check_whole("episodes" if seeds is None else "number of seeds", count, 1)
-    return int(count)
-
-
-def _recorded_episodes(
+def _video_files(
     video: bool | str | PathLike[str] | None, video_episodes: Collection[int], count: int
-) -> list[int]:
-    """Numbers of the episodes to record, in order."""
+) -> dict[int, Path | None]:
+    """The numbers of the episodes to record, in order, with their MP4 files; makes the folder."""
     if not isinstance(video, bool | str | PathLike | None):
         raise TypeError(f"video: expected a path, True or None, got {video!r}")
     if video is None or video is False:
-        return []
+        return {}
     numbers = sorted(set(video_episodes))
     if numbers and not 0 <= numbers[0] <= numbers[-1] < count:
         raise ValueError(
             f"video_episodes: expected numbers from 0 to {count - 1}, the episodes that are "
             f"played, got {numbers}"
         )
-    return numbers
-
-
-def _video_files(
-    video: bool | str | PathLike[str] | None, numbers: list[int]
-) -> dict[int, Path | None]:
-    """The MP4 file of each recorded episode; its folder is created."""
-    if not numbers or isinstance(video, bool) or video is None:
+    if not numbers or video is True:
         return dict.fromkeys(numbers)
     load_av("; video=True gives the frames without it")  # now, rather than after many steps
     files = file_names(Path(video), iter(numbers))
@@ -376,30 +357,30 @@ def _video_files(
     return {**files}
 
 
-def _checked_num_envs(envs: object, num_envs: int | None, count: int) -> int:
-    if num_envs is None:
-        return min(_DEFAULT_ENVS, count)
-    if not isinstance(envs, str):
-        raise ValueError(
-            f"num_envs: expected none with envs that are made already, got {num_envs}; leave it out"
-        )
-    check_whole("num_envs", num_envs, 1)
-    return int(num_envs)
-
-
 def _vector_of(
-    envs: str | Vector | gymnasium.Env[Any, Any], num_envs: int, is_recorded: bool
+    envs: str | Vector | gymnasium.Env[Any, Any],
+    num_envs: int | None,
+    count: int,  # of episodes
+    *,
+    is_recorded: bool,
 ) -> Vector:
     """The envs as a vector; those of an id are made now."""
     # Imported here: not needed where the envs are made already.
     from ...wrappers.make_vector_env import make_vec
 
+    if num_envs is not None and not isinstance(envs, str):
+        raise ValueError(
+            f"num_envs: expected none with envs that are made already, got {num_envs}; leave it out"
+        )
     if isinstance(envs, VectorEnv | gymnasium.Env):
         return as_vector(envs)
     if not isinstance(envs, str):
         raise TypeError(
             f"envs: expected an id, a gymnasium VectorEnv or an Env, got {type(envs).__name__}"
         )
+    if num_envs is None:
+        num_envs = min(_DEFAULT_ENVS, count)
+    check_whole("num_envs", num_envs, 1)
     num_workers = 0 if is_recorded else None
     game = atari_name(envs)
     if game is not None:

@@ -124,11 +124,7 @@ class ActionLog:
         }
 
     def past_of(self, state: object) -> Past:
-        """The past in a state of `state_dict` of other envs of the same kind.
-
-        Raises:
-            ValueError: It is no such state.
-        """
+        """The past in a state of `state_dict` of other envs of the same kind."""
         told, n = mapping(state, "log"), self._num_envs
         steps = whole(member(told, "steps"), "steps", 0, _MOST_BYTES)
         shards = whole(member(told, "shards"), "shards", 1, 1 << 20)

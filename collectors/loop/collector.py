@@ -7,8 +7,9 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Never, NoReturn, Self, cast
+from typing import TYPE_CHECKING, Any, Generic, Never, NoReturn, Self, TypeVar, cast
 
 import gymnasium
 import numpy as np
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from .rollout_writer import RolloutWriter
 
 _LOG = logging.getLogger("stepwell.collectors")
+_ReportT = TypeVar("_ReportT")
 
 _PROGRESS_SECONDS = 0.2
 _TIMES_THE_COST = 500
@@ -288,19 +290,11 @@ class Collector:
         status = partial(collect_status, steps=steps, episodes=count)
         with progress_function(progress, status) as report:
             with self._guarded() as guard:
-                due: float | None = None
+                shown = Shown(report, self._reported)
                 for _ in self._collecting(steps, episodes, own_seeds):
                     guard.check()
-                    if report is None:
-                        continue
-                    now = time.perf_counter()
-                    if due is None:
-                        due = now + _PROGRESS_SECONDS
-                    elif now >= due:
-                        so_far = self._reported()
-                        cost = time.perf_counter() - now  # grows with the number of episodes
-                        report(so_far)
-                        due = time.perf_counter() + max(_PROGRESS_SECONDS, _TIMES_THE_COST * cost)
+                    if report is not None:
+                        shown.look()
                 guard.check()
                 self._curves.flush()
                 self._report = done = self._reported()
@@ -469,8 +463,8 @@ class Collector:
             observed = self._loop.newest_observations
             seconds = time.perf_counter() - began
             _LOG.info("brought %d envs back in %.1f s", counter.num_envs, seconds)
-        if told.get("writer") is not None:
-            machine.continues(told["writer"], observed)
+        if machine.session is not None and told.get("writer") is not None:
+            machine.session.continues = told["writer"], observed
         if why:
             _LOG.warning(
                 "the envs could not be brought back: %s; their open episodes are cut, and all envs "
@@ -662,6 +656,27 @@ class Collector:
             digest="" if writer is None else writer.digest,
             path=path,
         )
+
+
+@dataclass(eq=False)
+class Shown(Generic[_ReportT]):
+    """Calls a function with reports about five times a second, less often where they take long."""
+
+    show: Callable[[_ReportT], None] | None
+    report: Callable[[], _ReportT]  # makes the report so far
+    clock: Callable[[], float] = time.perf_counter
+    due: float | None = None  # time of the next report; None: a while after the first look
+
+    def look(self) -> None:
+        """Call the function, if it is time to."""
+        now = self.clock()
+        if self.due is None:
+            self.due = now + _PROGRESS_SECONDS
+        elif self.show is not None and now >= self.due:
+            so_far = self.report()
+            cost = self.clock() - now  # grows with the number of episodes
+            self.show(so_far)
+            self.due = self.clock() + max(_PROGRESS_SECONDS, _TIMES_THE_COST * cost)
 
 
 class Seeds:

@@ -6,7 +6,6 @@ import contextlib
 import os
 import threading
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -206,13 +205,14 @@ class RecordedSteps:
         if self._fixed is not None:
             observation, info = self._fixed.encoded_reset((observation, info))
         with machine.guard:
+            self.reader.reset_seeds.has_options = has_options
             if chosen is None:
                 machine.reset()
-                read = partial(self.reader.of_reset, observation, info, seeds)
+                result = self.reader.of_reset(observation, info, seeds)
             else:
                 machine.cut()
-                read = partial(self.reader.of_some_resets, observation, info, chosen, seeds)
-            result = read(has_options=has_options)
+                result = self.reader.of_some_resets(observation, info, chosen, seeds)
+            self.reader.reset_seeds.has_options = False
             # Without the options nobody can play the episode again, nor those after it. A number
             # that is left out in the stream says so: the row of a reset that no row follows takes
             # one.

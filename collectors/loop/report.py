@@ -101,14 +101,19 @@ class CollectReport:
         lost = [f"{self.cut} cut"] if self.cut else []
         lost += [f"{self.restarts} restarted"] if self.restarts else []
         lost += [f"{self.outside:,} outside of the space"] if self.outside else []
-        total = max(self.seconds, 1e-9)
-        shares = (
-            f"env {self.env_seconds / total:.0%}  policy {self.policy_seconds / total:.0%}  "
-            f"write {self.write_seconds / total:.0%}"
-        )
+        shares = "  ".join(f"{name} {part:.0%}" for name, _, part in self._shares())
         digest = [f"digest {self.digest}"] if self.digest else []
         where = [self.path] if self.path else []
         return "\n".join(("  ".join([*parts, *lost]), "  ".join([shares, *digest, *where])))
+
+    def _shares(self) -> list[tuple[str, float, float]]:
+        """The parts of the time: their names, seconds, and shares of the whole."""
+        seconds = {
+            "env": self.env_seconds,
+            "policy": self.policy_seconds,
+            "write": self.write_seconds,
+        }
+        return [(name, one, one / max(self.seconds, 1e-9)) for name, one in seconds.items()]
 
     def _repr_html_(self) -> str | None:
         from ...buffers.pictures.summaries import or_none  # only notebooks need it
@@ -119,15 +124,7 @@ class CollectReport:
         from ...buffers.pictures.markup import section, sparkline, table
         from ...buffers.pictures.summaries import spread_text
 
-        total = max(self.seconds, 1e-9)
-        shares = ", ".join(
-            f"{name} {seconds:,.2f} s ({seconds / total:.0%})"
-            for name, seconds in (
-                ("env", self.env_seconds),
-                ("policy", self.policy_seconds),
-                ("write", self.write_seconds),
-            )
-        )
+        shares = ", ".join(f"{name} {s:,.2f} s ({part:.0%})" for name, s, part in self._shares())
         facts: dict[str, object] = {
             "steps": f"{self.steps:,} in {self.seconds:,.1f} s, {self.steps_per_second:,.0f}/s",
             "emulator frames": self.frames,

@@ -84,15 +84,13 @@ class ResultReader:
     @property
     def newest(self) -> list[StepResult]:
         """The rows from which no action has been chosen yet, without rewards and flags of ends."""
-        return [StepResult.of_resets(self.env_ids, self.leaves, self.is_first)]
+        return [StepResult(self.env_ids, self.leaves, np.zeros(self.rows), self.is_first)]
 
     def of_reset(
         self,
         observation: object,
         info: object,
         seeds: Mapping[int, int],  # that envs were given, by their index
-        *,
-        has_options: bool = False,  # the envs were given options, too
     ) -> StepResult:
         """The rows of a reset of all envs."""
         if not isinstance(info, Mapping):
@@ -109,10 +107,7 @@ class ResultReader:
         self.reset_seeds.begin(seeds, facts)
         n = len(facts["env_id"]) if self._is_ale else self.num_envs
         flags = np.zeros(n, np.bool_)
-        self.reset_seeds.has_options = has_options
-        result = self._one_row_each(observation, np.zeros(n), flags, flags, facts)
-        self.reset_seeds.has_options = False
-        return result
+        return self._one_row_each(observation, np.zeros(n), flags, flags, facts)
 
     def begin_step(self) -> None:
         """Prepare for a step of envs whose results the caller may have written to."""
@@ -143,13 +138,7 @@ class ResultReader:
         return [result]
 
     def of_some_resets(
-        self,
-        observation: object,
-        info: _Info,
-        chosen: np.ndarray,
-        seeds: Mapping[int, int],
-        *,
-        has_options: bool = False,
+        self, observation: object, info: _Info, chosen: np.ndarray, seeds: Mapping[int, int]
     ) -> StepResult:
         """The rows of a reset of the envs marked in ``chosen`` [N], and no others."""
         self.reset_seeds.give(seeds)
@@ -164,16 +153,11 @@ class ResultReader:
         declared = self._info.read(info, self.num_envs)
         envs = np.flatnonzero(first)
         rows = {name: column[envs] for name, column in {**leaves, **declared}.items()}
-        self.reset_seeds.has_options = has_options
-        metadata = self._metadata_of(envs, None, info)
-        self.reset_seeds.has_options = False
-        result = StepResult.of_resets(envs, rows, np.ones(len(envs), np.bool_), metadata)
-        return result._replace(restarts=int(np.count_nonzero(restarted)))
-
-    def continued(self, maybe_ended: np.ndarray) -> np.ndarray:
-        """[n] bool: rows before the newest, marked as maybe ended, whose episode continues."""
-        continued: np.ndarray = maybe_ended & ~self.is_first
-        return continued
+        return StepResult(
+            *(envs, rows, np.zeros(len(envs)), np.ones(len(envs), np.bool_)),
+            metadata=self._metadata_of(envs, None, info),
+            restarts=int(np.count_nonzero(restarted)),
+        )
 
     def marked(self, envs: Sequence[int]) -> np.ndarray:
         """[N] bool: True for some envs."""

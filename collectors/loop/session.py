@@ -12,7 +12,7 @@ import sys
 import warnings
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import RLock
 from typing import Any, cast
@@ -207,88 +207,72 @@ def stacks_are_known(groups: Sequence[Vector], spec: Spec) -> bool:
     return all(has_known_stacks(group, stack) for group in groups)
 
 
+@dataclass(eq=False)
 class Session:
     """A session of a Collector or a recorded env in a replay; it begins with the first step."""
 
     # It holds no reference to the Collector, so that dropping that closes the envs at once.
 
-    def __init__(
-        self,
-        replay: SequenceReplayBuffer,
-        spec: Spec,  # of the rows, without the extras
-        envs: Sequence[Vector],
-        checker: ChoiceChecker,  # knows the extras, once it has checked the first actions
-        facts: Mapping[str, Any],  # for `describe`; without a number, the session gets the next one
-        flush_seconds: float,  # no row waits longer than this to be stored
-        watch: SpaceWatch,
-        *,
-        is_recorded: bool = False,  # the envs are recorded, and write while others may do so
-        has_digest: bool = True,  # compute that of the rows, unless the envs are recorded
-        # Of recorded envs: rows are stored by `flush` alone, so that `RecordedWriter` can discard
-        # them, until there are so many bytes of them.
-        held_bytes: int = 0,
-    ) -> None:
-        self._replay, self._spec, self._envs, self._checker = replay, spec, envs, checker
-        self._facts, self._flush_seconds, self._watch = facts, flush_seconds, watch
-        self._is_recorded, self._has_digest = is_recorded, has_digest
-        self._held_bytes = held_bytes
-        self._is_cut = False
-        self.continues: tuple[object, Mapping[str, np.ndarray] | None] | None = None
-        """The state of the writer of the run that goes on, and what its envs show."""
+    replay: SequenceReplayBuffer
+    spec: Spec  # of the rows, without the extras
+    envs: Sequence[Vector]
+    checker: ChoiceChecker  # knows the extras, once it has checked the first actions
+    facts: Mapping[str, Any]  # for `describe`; without a number, the session gets the next one
+    flush_seconds: float  # no row waits longer than this to be stored
+    watch: SpaceWatch
+    is_recorded: bool = False  # the envs are recorded, and write while others may do so
+    has_digest: bool = True  # compute that of the rows, unless the envs are recorded
+    # Of recorded envs: rows are stored by `flush` alone, so that `RecordedWriter` can discard them,
+    # until there are so many bytes of them.
+    held_bytes: int = 0
+    continues: tuple[object, Mapping[str, np.ndarray] | None] | None = None
+    """The state of the writer of the run that goes on, and what its envs show."""
+    is_cut: bool = False
+    """The open episodes of the run that goes on end here, before the session begins."""
 
     def begin(self) -> ReplayWriter:
         """Bind the replay to the rows' Spec, and make the writer."""
-        replay = self._replay
+        replay = self.replay
         # Streams are numbered from 0 on. The envs of several sessions that write in turns get
         # different numbers: those of recorded envs, of which each is a session, and a Collector
         # beside them. Others may begin now, so that the numbers must stay these ones.
         with replay.write_lock:
-            facts = {"session": len(replay.sessions), **self._facts}
+            facts = {"session": len(replay.sessions), **self.facts}
             replay.bind(
-                self._spec.with_more(self._checker.extra_fields),
-                describe(self._envs, **facts),
+                self.spec.with_more(self.checker.extra_fields),
+                describe(self.envs, **facts),
                 continues=self.continues is not None,
             )
-            num_envs = sum(one.num_envs for one in self._envs)
+            num_envs = sum(one.num_envs for one in self.envs)
             beside = _sessions.setdefault(replay, weakref.WeakKeyDictionary())
-            taken = [one for one in beside.values() if self._is_recorded or one.is_recorded]
+            taken = [one for one in beside.values() if self.is_recorded or one.is_recorded]
             first = min(
                 number
                 for number in (0, *(one.stop for one in taken))
                 if all(number >= one.stop or number + num_envs <= one.first for one in taken)
             )
-            target = _Streams(
-                replay,
-                first,
-                num_envs,
-                is_recorded=self._is_recorded,
-                held_bytes=self._held_bytes,
-            )
-            kind = RecordedWriter if self._is_recorded else ReplayWriter
+            target = _Streams(self, first, num_envs)
+            kind = RecordedWriter if self.is_recorded else ReplayWriter
             writer = kind(
-                target if self._is_recorded or first else replay,
+                target if self.is_recorded or first else replay,
                 num_envs,
-                self._flush_seconds,
-                known_stacks=stacks_are_known(self._envs, self._spec),
-                has_digest=self._has_digest and not self._is_recorded,
+                self.flush_seconds,
+                known_stacks=stacks_are_known(self.envs, self.spec),
+                has_digest=self.has_digest and not self.is_recorded,
             )
             if self.continues is not None:
                 writer.load_state_dict(*self.continues)
-                if self._is_cut:
+                if self.is_cut:
                     writer.cut()
             beside[writer] = target
-            writer.watch = self._watch
-            if self._is_recorded:
+            writer.watch = self.watch
+            if self.is_recorded:
                 replay.attach(writer)
         return writer
 
-    def cut(self) -> None:
-        """The open episodes of the run that goes on end here, before the session begins."""
-        self._is_cut = True
-
     def end(self, writer: ReplayWriter) -> None:
         """Free the streams of the writer, which will not write again."""
-        _sessions[self._replay].pop(writer, None)
+        _sessions[self.replay].pop(writer, None)
 
 
 class SpaceWatch:
@@ -412,23 +396,15 @@ class _Streams:
     sessions: Sequence[Mapping[str, object]]
     write_lock: RLock
 
-    def __init__(
-        self,
-        replay: SequenceReplayBuffer,
-        first: int,
-        num_envs: int,
-        *,
-        is_recorded: bool,
-        held_bytes: int,
-    ) -> None:
+    def __init__(self, session: Session, first: int, num_envs: int) -> None:
         # Weak, as it is held by a registry whose keys are the replays.
-        self._replay = weakref.ref(replay)
+        self._replay = weakref.ref(session.replay)
         self.first, self.stop = first, first + num_envs
-        self.is_recorded = is_recorded
-        self._next_episode = replay.storage.index.next_episode
+        self.is_recorded = session.is_recorded
+        self._next_episode = session.replay.storage.index.next_episode
         self._is_alone = True
         self._held: list[Chunk] = []
-        self._most_held, self._room = held_bytes, held_bytes
+        self._most_held = self._room = session.held_bytes
         self._newest: dict[int, tuple[int, int]] = {}
         """For each stream the session's number of its newest episode, and the stored one."""
 

@@ -48,6 +48,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 import numpy as np
@@ -72,43 +73,38 @@ _NO_STATE: Mapping[str, np.ndarray] = {}
 _Choice: TypeAlias = "tuple[Mapping[str, np.ndarray], np.ndarray | None, Mapping[str, np.ndarray]]"
 
 
+@dataclass(eq=False)
 class StepMachine:
     """Decides what becomes of the steps that others take; it knows neither envs nor policy."""
 
     # A `StepLoop` takes the steps itself. For a recorded env the caller's loop does, whose arrays
     # may change after each call: then `release` follows.
 
-    def __init__(
-        self,
-        session: Session | None,  # None: nothing is stored
-        counter: EpisodeCounter | None = None,  # None: nobody asks for counts, or gets reports
-        layout: Layout = "observation",  # of the observations in reports
-        # Called with the rows of each step or reset
-        on_step: Callable[[StepReport], None] | None = None,
-        # Called with each that counts, when it ends
-        on_episode: Callable[[EpisodeReport], None] | None = None,
-    ) -> None:
-        for name, function in (("on_step", on_step), ("on_episode", on_episode)):
-            if function is not None and not callable(function):
-                raise TypeError(f"{name}: expected a function or None, got {function!r}")
-        self._session = session
-        self._counter = counter
-        self._layout = layout
-        self._on_step = on_step
-        self._on_episode = on_episode
-        self._counted: list[StepResult] = []  # and not written yet
-        self._maybe_ended = np.empty(0, np.bool_)  # of the newest unresolved rows
-        self._choice: _Choice = {}, None, {}  # from the unresolved rows
-        self.unresolved: list[StepResult] = []
-        """Newest results of which only the next step shows whether an episode ended."""
-        self.needs_reset = True
-        """The next call must be a reset of all envs."""
-        self.replay_writer: ReplayWriter | None = None
-        """None until the session begins, and once it has ended."""
-        self.rollout_writer: RolloutWriter | None = None
-        """Writer of rollouts that follow each other; None outside of them."""
-        self.tell_curves: Callable[[Sequence[EpisodeReport], int], None] | None = None
-        """Called after each count, with the episodes that ended and the total of steps."""
+    session: Session | None  # None: nothing is stored
+    counter: EpisodeCounter | None = None  # None: nobody asks for counts, or gets reports
+    layout: Layout = "observation"  # of the observations in reports
+    # Called with the rows of each step or reset
+    on_step: Callable[[StepReport], None] | None = None
+    # Called with each that counts, when it ends
+    on_episode: Callable[[EpisodeReport], None] | None = None
+    # Called after each count, with the episodes that ended and the total of steps
+    tell_curves: Callable[[Sequence[EpisodeReport], int], None] | None = None
+    unresolved: list[StepResult] = field(default_factory=list[StepResult])
+    """Newest results of which only the next step shows whether an episode ended."""
+    needs_reset: bool = True
+    """The next call must be a reset of all envs."""
+    replay_writer: ReplayWriter | None = None
+    """None until the session begins, and once it has ended."""
+    rollout_writer: RolloutWriter | None = None
+    """Writer of rollouts that follow each other; None outside of them."""
+    _counted: list[StepResult] = field(default_factory=list[StepResult])  # and not written yet
+    # Of the newest unresolved rows, and what was chosen from them
+    _maybe_ended: np.ndarray = field(default_factory=lambda: np.empty(0, np.bool_))
+    _choice: _Choice = ({}, None, {})
+
+    def __post_init__(self) -> None:
+        check_function("on_step", self.on_step)
+        check_function("on_episode", self.on_episode)
 
     @property
     def waits(self) -> bool:
@@ -120,23 +116,18 @@ class StepMachine:
         """Held while rows are written, where others draw or Ctrl-C may come."""
         return contextlib.nullcontext() if self.replay_writer is None else self.replay_writer.guard
 
-    def continues(self, writer: object, observed: Mapping[str, np.ndarray] | None) -> None:
-        """The session, once it begins, is that of a writer's state, with these newest rows."""
-        if self._session is not None:
-            self._session.continues = writer, observed
-
     def begin(self) -> None:
         """Begin the session, as the first actions, which show the fields of a row, are known."""
-        if self._session is not None:
-            self.replay_writer = self._session.begin()
+        if self.session is not None:
+            self.replay_writer = self.session.begin()
 
     def reset(self) -> None:
         """All envs are about to be reset: the open episodes end here."""
         self.cut()
         if self.replay_writer is not None:
             self.replay_writer.cut()
-        elif self._session is not None:
-            self._session.cut()
+        elif self.session is not None:
+            self.session.is_cut = True
         if self.rollout_writer is not None:
             self.rollout_writer.forget()
         self._counted = []
@@ -167,7 +158,7 @@ class StepMachine:
         if not results:
             return
         if self.unresolved:
-            self._resolve(reader.continued(self._maybe_ended))
+            self._resolve(self._maybe_ended & ~reader.is_first)
             self.chosen(*self._choice)
         if reader.maybe_ended is None:
             self._count(results)
@@ -177,14 +168,22 @@ class StepMachine:
     def write(self) -> None:
         """Write the counted rows, each once, even on an error."""
         rollout, replay = self.rollout_writer, self.replay_writer
-        if replay is None and self._session is not None:
+        if replay is None and self.session is not None:
             return  # the fields of a row are not known yet
         results, self._counted = self._counted, []
         for result in results:
             if rollout is not None:
                 rollout.observe(result)
             if replay is not None:
-                result.write_to(replay)
+                replay.observe(
+                    result.leaves,
+                    result.reward,
+                    is_first=result.is_first,
+                    terminated=result.terminated,
+                    truncated=result.truncated,
+                    env_ids=result.env_ids,
+                    metadata=result.metadata,
+                )
 
     def release(self) -> None:
         """Write the counted rows, and copy those that must wait: the caller gets their arrays."""
@@ -238,18 +237,20 @@ class StepMachine:
                 writer.close()
         finally:
             self.replay_writer = None
-            if self._session is not None and writer is not None:
-                self._session.end(writer)
+            if self.session is not None and writer is not None:
+                self.session.end(writer)
 
     def _resolve(self, continued: np.ndarray) -> None:
         """Count the unresolved results; the episodes of the marked rows [n] did not end."""
         results, self.unresolved = self.unresolved, []
-        results[-1] = results[-1].without_end(continued)
+        last = results[-1]
+        assert last.terminated is not None
+        results[-1] = last._replace(terminated=last.terminated & ~continued)
         self._count(results)
 
     def _count(self, results: list[StepResult]) -> None:
         """Count the results, keep the rows that are to be written, call the user's functions."""
-        counter = self._counter
+        counter = self.counter
         if counter is None:
             self._counted += results
             return
@@ -258,18 +259,18 @@ class StepMachine:
         reports: list[StepReport] = []
         for result in results:
             counted = counter.count(result)
-            if self._on_step is not None:
+            if self.on_step is not None:
                 reports.append(self._report_of(result, counter))
             if counted is not None:
                 self._counted.append(counted)
         if self.replay_writer is not None and len(counter.lost) > lost:
             self.replay_writer.cut(counter.lost[lost:])
-        if self._on_step is not None:
+        if self.on_step is not None:
             for report in reports:
-                self._on_step(report)
-        if self._on_episode is not None:
+                self.on_step(report)
+        if self.on_episode is not None:
             for episode in counter.ended[ended:]:
-                self._on_episode(episode)
+                self.on_episode(episode)
         if self.tell_curves is not None:
             self.tell_curves(counter.ended[ended:], counter.total_steps)
 
@@ -289,7 +290,7 @@ class StepMachine:
 
         return StepReport(
             _read_only(envs),
-            unflatten(self._layout, leaves),
+            unflatten(self.layout, leaves),
             _read_only(result.reward),
             flags(result.is_first),
             flags(result.terminated),
@@ -299,23 +300,18 @@ class StepMachine:
         )
 
 
+@dataclass(eq=False)
 class StepLoop:
     """Steps the envs with the policy, and tells the machine what they said."""
 
-    def __init__(
-        self,
-        stepper: Stepper | InterleavedSteppers,
-        policy: PolicyCaller,
-        counter: EpisodeCounter,
-        machine: StepMachine,
-        ahead: StepsAhead | None = None,  # of envs on a device; stepper and policy hand them out
-    ) -> None:
-        self._stepper = stepper
-        self._policy = policy
-        self._counter = counter
-        self._machine = machine
-        self._ahead = ahead
-        self.restart_clock()
+    stepper: Stepper | InterleavedSteppers
+    policy: PolicyCaller
+    counter: EpisodeCounter
+    machine: StepMachine
+    ahead: StepsAhead | None  # of envs on a device; stepper and policy hand them out
+    env_seconds: float = 0.0
+    policy_seconds: float = 0.0
+    write_seconds: float = 0.0
 
     def restart_clock(self) -> None:
         """Measure from now on where the time goes."""
@@ -324,13 +320,13 @@ class StepLoop:
     def reset(self, seed: int | Sequence[int]) -> None:
         """Reset all envs; env i gets ``seed + i``, or the i-th seed."""
         began = time.perf_counter()
-        self._machine.reset()
-        self._machine.started(self._stepper.reset(seed))
+        self.machine.reset()
+        self.machine.started(self.stepper.reset(seed))
         self.env_seconds += time.perf_counter() - began
 
     def step(self, most: int = 1) -> None:
         """One vector step; of envs on a device up to ``most`` steps."""
-        ahead, counter = self._ahead, self._counter
+        ahead, counter = self.ahead, self.counter
         if ahead is None:
             self._step()
             return
@@ -345,11 +341,11 @@ class StepLoop:
 
     def _step(self) -> None:
         """One vector step, in the order that the head of this file gives."""
-        stepper, machine = self._stepper, self._machine
+        stepper, machine = self.stepper, self.machine
         env_ids = stepper.env_ids
         began = time.perf_counter()
         reader = stepper.reader
-        choice = self._policy(reader.observation, reader.is_first, env_ids)
+        choice = self.policy(reader.observation, reader.is_first, env_ids)
         if machine.replay_writer is None:
             machine.begin()
         decided = time.perf_counter()
@@ -366,30 +362,30 @@ class StepLoop:
 
     def begin_rollout(self, writer: RolloutWriter) -> None:
         """Give the writer the envs' newest rows, unless they are about to be written anyway."""
-        if writer.is_empty and not self._machine.waits:
-            for result in self._stepper.newest:
+        if writer.is_empty and not self.machine.waits:
+            for result in self.stepper.newest:
                 writer.observe(result)
 
     def step_rollout(self, writer: RolloutWriter) -> None:
         """One vector step for the rollout, or only the pending results where those complete it."""
-        if not (writer.has_all_of(self._stepper.env_ids) and self.receive_pending()):
+        if not (writer.has_all_of(self.stepper.env_ids) and self.receive_pending()):
             self.step(writer.steps_left)
         # A policy's state belongs to the newest rows only until the policy is called again.
-        if writer.is_nearly_complete or self._policy.state is not None:
-            self._machine.write()
+        if writer.is_nearly_complete or self.policy.state is not None:
+            self.machine.write()
 
     def receive_pending(self) -> bool:
         """Receive pending results that need no further action; False where there were none."""
         began = time.perf_counter()
-        results = self._stepper.receive_pending()
-        self._machine.stepped(results, self._stepper.reader)
+        results = self.stepper.receive_pending()
+        self.machine.stepped(results, self.stepper.reader)
         self.env_seconds += time.perf_counter() - began
         return bool(results)
 
     @property
     def newest_observations(self) -> dict[str, np.ndarray]:
         """The newest observations of all envs, ``[N, ...]`` by field name; none is stepping."""
-        results = self._stepper.newest
+        results = self.stepper.newest
         names = results[0].leaves
         if results[0].env_ids is None:
             return dict(names)
@@ -587,6 +583,12 @@ class EpisodeCounter:
             self._sums[env], self._lengths[env] = 0, -1
             if self._waiting is not None:
                 self._counts[env] = False
+
+
+def check_function(name: str, function: object) -> None:
+    """Refuse what is neither a function nor None."""
+    if function is not None and not callable(function):
+        raise TypeError(f"{name}: expected a function or None, got {function!r}")
 
 
 def _read_only(array: np.ndarray) -> np.ndarray:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
-from ...buffers.replay.writer import ReplayWriter, as_dtype_of
+from ...buffers.replay.writer import as_dtype_of
 from ...buffers.rows.episode import checked_facts
 
 MetadataOrFunction: TypeAlias = (
@@ -37,34 +37,11 @@ class StepResult(NamedTuple):
     metadata: Mapping[int, Mapping[str, object]] | None = None
     restarts: int = 0  # rows that begin an episode because a worker died, or the env raised
 
-    @classmethod
-    def of_resets(
-        cls,
-        env_ids: np.ndarray | None,
-        leaves: Mapping[str, np.ndarray],
-        is_first: np.ndarray,
-        metadata: Mapping[int, Mapping[str, object]] | None = None,
-    ) -> StepResult:
-        """Rows that no step led to."""
-        return cls(env_ids, leaves, np.zeros(len(is_first)), is_first, metadata=metadata)
-
     @property
     def steps(self) -> int:
         """Number of env steps that led to these rows; a reset is none."""
         firsts = 0 if self.is_first is None else int(np.count_nonzero(self.is_first))
         return len(self.reward) - firsts
-
-    def write_to(self, writer: ReplayWriter) -> None:
-        """Begin these rows in a replay."""
-        writer.observe(
-            self.leaves,
-            self.reward,
-            is_first=self.is_first,
-            terminated=self.terminated,
-            truncated=self.truncated,
-            env_ids=self.env_ids,
-            metadata=self.metadata,
-        )
 
     def only(self, keep: np.ndarray, env_ids: np.ndarray) -> StepResult:
         """The rows marked in ``keep`` [n], where ``env_ids`` [n] are the envs of all rows."""
@@ -81,11 +58,6 @@ class StepResult(NamedTuple):
             truncated=kept(self.truncated),
             restarts=0,
         )
-
-    def without_end(self, continued: np.ndarray) -> StepResult:
-        """The same result, but the episodes of the marked rows [n] did not terminate."""
-        assert self.terminated is not None
-        return self._replace(terminated=self.terminated & ~continued)
 
     def renumbered(self, env_ids: np.ndarray) -> StepResult:
         """The same result, in which env i is called ``env_ids[i]``."""
@@ -190,6 +162,8 @@ def value_of(info: Mapping[str, Any], key: str, place: int) -> object:
 
 def _value_at(values: Any, place: int) -> object:
     """One env's value in an array over all envs; numpy scalars become plain numbers."""
+    if isinstance(values, np.ndarray) and not values.ndim:  # one for all envs
+        return cast("object", values.item())
     if not isinstance(values, np.ndarray | list | tuple) or len(values) <= place:
         return cast("object", values)
     value = values[place]

@@ -316,18 +316,18 @@ class _Game:
             self._window.close()
 
     def report(self) -> PlayReport:
-        times = self._window.times
+        times = np.array(self._window.times)
         return PlayReport(
             steps=self._stored_steps,
             human_steps=self._human_steps,
             episodes=len(self._returns),
             discarded=self._discarded,
             returns=tuple(self._returns),
-            frames=times.count,
-            frame_rate=times.rate,
-            jitter_seconds=times.jitter,
-            worst_seconds=times.worst,
-            late_frames=times.late,
+            frames=len(times),
+            frame_rate=len(times) / float(times.sum()) if times.any() else 0.0,
+            jitter_seconds=float(times.std()) if len(times) else 0.0,
+            worst_seconds=float(times.max(initial=0.0)),
+            late_frames=self._window.late,
             watched=() if self.search is None else tuple(self.search.lines()),
         )
 

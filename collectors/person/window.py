@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from array import array
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -18,35 +19,6 @@ _UNSEEN = ("offscreen", "dummy")  # SDL takes one of these where there is no dis
 _PICTURE_ROWS = 720
 _BACK, _TEXT, _FAINT, _SIGN = (18, 18, 22), (235, 235, 235), (150, 150, 160), (255, 205, 90)
 _MARGIN, _LINE, _LEAST_WIDTH = 8, 20, 680
-
-
-class FrameTimes:
-    """Times from frame to frame while a person plays."""
-
-    def __init__(self) -> None:
-        self.count, self.late = 0, 0  # late: more than half a period
-        self.worst = self._total = self._squares = 0.0  # in seconds
-
-    def add(self, seconds: float, period: float) -> None:
-        """Count a frame that came so many seconds after the one before."""
-        self.count += 1
-        self.worst = max(self.worst, seconds)
-        self.late += seconds > 1.5 * period
-        self._total += seconds
-        self._squares += seconds * seconds
-
-    @property
-    def rate(self) -> float:
-        """Frames a second."""
-        return self.count / self._total if self._total else 0.0
-
-    @property
-    def jitter(self) -> float:
-        """Standard deviation of the times, in seconds."""
-        if not self.count:
-            return 0.0
-        mean = self._total / self.count
-        return float(max(0.0, self._squares / self.count - mean * mean) ** 0.5)
 
 
 class Window:
@@ -66,7 +38,10 @@ class Window:
         self._controls = controls
         self._hidden = hidden
         self.commands: deque[str] = deque()
-        self.times = FrameTimes()
+        self.times = array("d")
+        """Seconds from frame to frame while the game goes on."""
+        self.late = 0
+        """Frames that came more than half a period late."""
         self._held: dict[str, set[str]] = {}  # keys by button, the oldest first
         self._tapped: list[str] = []  # buttons that were pressed since the last look
         self._pressed_axes: dict[tuple[int, int, str], bool] = {}
@@ -122,7 +97,8 @@ class Window:
         self._pygame.display.flip()
         now = time.perf_counter()
         if is_counted and self._shown:
-            self.times.add(now - self._shown, period)
+            self.times.append(now - self._shown)
+            self.late += now - self._shown > 1.5 * period
         self._shown = now if is_counted else 0.0
         self.read_keys()
 

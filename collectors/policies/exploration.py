@@ -374,5 +374,5 @@ def _mixed(layout: Layout, chosen: object, drawn: object, where: np.ndarray) -> 
 
 
 def _check_probability(epsilon: float) -> None:
-    if not 0 <= epsilon <= 1:
+    if not hasattr(epsilon, "__float__") or not 0 <= epsilon <= 1:
         raise ValueError(f"EpsilonGreedy: expected epsilon from 0 to 1, got {epsilon}")

@@ -14,6 +14,7 @@ from gymnasium.vector.utils import batch_space
 from ...buffers import Tree
 from ...buffers.base.forks import load_generator
 from ...buffers.base.untrusted_json import items, mapping, member, whole
+from ...buffers.sampling.batch import map_tree
 
 PolicyResult: TypeAlias = "Tree | tuple[Tree, Mapping[str, np.ndarray]]"
 """The actions, or the actions and a dict of extra arrays ``[N, ...]`` to store with them."""
@@ -306,7 +307,9 @@ class _Block:
             self._before = self._generators()
             self._drawn, self._taken = cast("Tree", self._space.sample()), 0
         start, self._taken = self._taken * self._n, self._taken + 1
-        return self._drawn if self._steps == 1 else _rows_of(self._drawn, start, start + self._n)
+        if self._steps == 1:
+            return self._drawn
+        return cast("Tree", map_tree(lambda rows: rows[start : start + self._n], self._drawn))
 
     def state_dict(self) -> dict[str, object]:
         leaves = _leaf_spaces(self._space)
@@ -354,11 +357,3 @@ def _is_drawn_in_order(leaf: spaces.Space[Any]) -> bool:
         bounds = leaf.bounded_below, leaf.bounded_above
         return all(bool(each.all() or not each.any()) for each in bounds)
     return type(leaf) is spaces.MultiDiscrete
-
-
-def _rows_of(tree: Any, start: int, stop: int) -> Tree:
-    if isinstance(tree, Mapping):
-        return {key: _rows_of(part, start, stop) for key, part in tree.items()}
-    if isinstance(tree, tuple):
-        return tuple(_rows_of(part, start, stop) for part in tree)
-    return cast("Tree", tree[start:stop])

@@ -132,7 +132,7 @@ class ChoiceChecker:
         self, action: object, extras: Mapping[str, object], n: int
     ) -> tuple[Tree, dict[str, np.ndarray]]:
         """The actions as the envs take them, and fields ``[n, ...]`` of action and extras."""
-        # Extras of the first call determine names and kinds.
+        # Extras of the first call determine names, dtypes and shapes.
         if isinstance(self._layout, str):
             rows = self._checked(self._layout, action, n)
             leaves, tree = {self._layout: rows}, cast("Tree", rows)
@@ -146,16 +146,11 @@ class ChoiceChecker:
         if not extras and self._extras == {}:
             return tree, leaves
         checked = {f"extra/{name}": self.extra(name, rows, n) for name, rows in extras.items()}
-        self._check_extras(checked)
-        return tree, {**leaves, **checked}
-
-    def _check_extras(self, extras: dict[str, np.ndarray]) -> None:
-        """The first call determines names, dtypes and shapes."""
         if self._extras is None:
-            self._extras = extras
-        if extras.keys() != self._extras.keys():
-            raise self._other_extras(extras)
-        for name, rows in extras.items():
+            self._extras = checked
+        if checked.keys() != self._extras.keys():
+            raise self._other_extras(checked)
+        for name, rows in checked.items():
             first = self._extras[name]
             if rows.dtype != first.dtype or rows.shape[1:] != first.shape[1:]:
                 raise ValueError(
@@ -163,6 +158,7 @@ class ChoiceChecker:
                     f"and dtype {rows.dtype}, expected {(len(rows), *first.shape[1:])} and "
                     f"{first.dtype} as in the first step; convert it in {self._who}"
                 )
+        return tree, {**leaves, **checked}
 
     def refuse_unknown(self, extras: Iterable[str]) -> None:
         """Refuse names of extras that the first call did not have."""

@@ -41,7 +41,7 @@ from ...buffers.storage.disk.publish import check_unused, publish
 from ...buffers.storage.encoded_chunk import EncodedChunk
 from .player import PlayedRows, Player, check_repeats, played_status, steps_of
 from .remake import EnvMaker, EnvSource, changes_of, maker_of
-from .resimulate import by_env, chosen_ids, first_difference, resimulate
+from .resimulate import Resimulation, by_env, chosen_ids, first_difference, resimulate
 
 if TYPE_CHECKING:
     from ...wrappers.nes.env import Rom
@@ -172,7 +172,9 @@ def archive(
             f"others"
         )
     if is_proved:
-        _prove(replay, chosen, progress, lanes=lanes, env=env, rom=rom)
+        _prove(
+            resimulate(replay, episodes=chosen, lanes=lanes, env=env, rom=rom, progress=progress)
+        )
     with publish(target, "an archive", kind="file") as part:
         with part.open("w+b") as file:
             write_archive(storage, file, chosen, is_proved=is_proved)
@@ -442,19 +444,9 @@ def _in_stream(
             yield replace(chunk, stream=stream)
 
 
-def _prove(
-    replay: SequenceReplayBuffer,
-    chosen: set[int],
-    progress: Progress[int, int],
-    *,
-    lanes: int | None,
-    env: EnvSource | None,
-    rom: Rom | None,
-) -> None:
-    """Play the chosen episodes, until one differs or cannot be played."""
-    with resimulate(
-        replay, episodes=chosen, lanes=lanes, env=env, rom=rom, progress=progress
-    ) as proofs:
+def _prove(proofs: Resimulation) -> None:
+    """Play episodes, until one differs or cannot be played."""
+    with proofs:
         for proof in proofs:
             if proof.first_difference is not None:
                 field, row = proof.first_difference

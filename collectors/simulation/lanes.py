@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, cast
 import gymnasium
 import numpy as np
 
-from ...buffers import End, Layout, Unprovable
+from ...buffers import End, Spec, Unprovable
 from ...buffers.base.memory_limit import bound_memory
 from ...buffers.spec.spec import flatten, unflatten
 from ...wrappers.env_results import EnvResults
@@ -42,13 +42,9 @@ _CURE = "give your own way to make one env (env=..., --env module:callable), whi
 class RowForm:
     """The form of stored rows: what to keep of an env's results."""
 
-    observation: Layout  # nesting
-    action: Layout  # nesting
-    # Name, dtype and shape of each stored part of the observation
-    leaves: tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...]
-    stacked: frozenset[str]  # those of which the env returns stacks, and the newest frame is stored
-    # The key in the info, and the value that means "not there"
-    info: Mapping[str, tuple[str, np.ndarray]]
+    spec: Spec
+    missing: Mapping[str, np.ndarray]  # the value that means "not there", of each info field
+    gives_stacks: bool  # the env returns whole stacks, of which the newest frame is stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +137,7 @@ class Lane(gymnasium.Env[Any, Any]):
             self._bound()
             self._env = self._make_env()
             assert self._form is not None
-            leaves = leaf_spaces(self._form.action, self._env.action_space)
+            leaves = leaf_spaces(self._form.spec.action, self._env.action_space)
             self._outside = {name: outside_of(leaf) for name, leaf in leaves}
             self._results = EnvResults(self._env.observation_space, "the env")
             if self._is_bounded and _HAS_CLOCK:
@@ -205,7 +201,7 @@ class Lane(gymnasium.Env[Any, Any]):
     def _actions(self, segment: Segment, count: int) -> Any:
         """The first actions one by one, as the env takes them."""
         assert self._form is not None
-        layout, arrays = self._form.action, segment.actions
+        layout, arrays = self._form.spec.action, segment.actions
         if not count:
             return ()
         if isinstance(layout, str):
@@ -243,22 +239,23 @@ class _Rows:
     """Arrays that rows are written to, one by one."""
 
     def __init__(self, form: RowForm, count: int) -> None:
-        self._count, self._layout, self._stacked = count, form.observation, form.stacked
+        self._count, self._layout = count, form.spec.observation
+        observed = form.spec.of_kind("observation")
+        self._stacked = {one.name for one in observed if one.stack > 1 and form.gives_stacks}
         self._fields: dict[str, np.ndarray] = {
-            name: np.empty((count, *shape), dtype) for name, dtype, shape in form.leaves
+            one.name: np.empty((count, *one.shape), one.numpy_dtype) for one in observed
         }
-        self._reward = np.zeros(count)
+        self._fields["reward"] = self._reward = np.zeros(count)
         self._info: list[tuple[str, np.ndarray]] = []
-        self._fields["reward"] = self._reward
-        for name, (key, missing) in form.info.items():
-            column = np.empty((count, *missing.shape), missing.dtype)
+        for field in form.spec.of_kind("info"):
+            missing = form.missing[field.name]
+            self._fields[field.name] = column = np.empty((count, *missing.shape), missing.dtype)
             column[...] = missing
-            self._fields[name] = column
-            self._info.append((key, column))
+            self._info.append((field.key, column))
         self._single = None
-        if isinstance(form.observation, str):
-            self._single = self._fields[form.observation]
-            self._is_stacked = form.observation in form.stacked
+        if isinstance(self._layout, str):
+            self._single = self._fields[self._layout]
+            self._is_stacked = self._layout in self._stacked
 
     def write(self, row: int, observation: Any, reward: float, info: Mapping[str, Any]) -> None:
         if not self._count:
@@ -285,9 +282,9 @@ class _Rows:
 class Lanes:
     """Several lanes in this process, of which each answers in its turn."""
 
-    def __init__(self, make_env: Callable[[], AnyEnv], form: RowForm, count: int) -> None:
+    def __init__(self, make_lane: Callable[[], Lane], count: int) -> None:
         self.count = count
-        self._lanes = [Lane(make_env, form) for _ in range(count)]
+        self._lanes = [make_lane() for _ in range(count)]
         self._asked: dict[int, tuple[str, Sequence[Segment]]] = {}
 
     def ask(self, lane: int, segments: Sequence[Segment], name: str = "play") -> None:
@@ -308,14 +305,7 @@ class Lanes:
 class LanesInWorkers:
     """Several lanes, each in a worker process, with bounds if asked; used as `Lanes` is."""
 
-    def __init__(
-        self,
-        make_env: Callable[[], AnyEnv],
-        form: RowForm | None,
-        count: int,
-        *,
-        is_bounded: bool = False,
-    ) -> None:
+    def __init__(self, make_lane: Callable[[], Lane], count: int, *, is_bounded: bool) -> None:
         if is_daemon():
             raise ValueError(
                 "the envs are made by what the store says, in a process with bounds: expected a "
@@ -324,9 +314,10 @@ class LanesInWorkers:
         self.count, self._is_bounded = count, is_bounded
         # Both wait forever, or break, in a process that is forked while they are in use.
         context = "spawn" if is_bounded and _has_jax_or_windows() else None
-        make = partial(Lane, make_env, form, is_bounded=is_bounded)
-        kind = _WithoutMain if is_bounded and not _is_any_env_of_main() else WorkerVectorEnv
-        self._envs = kind([make] * count, num_workers=count, context=context)
+        points = [str(one.entry_point) for one in gymnasium.registry.values()]
+        needs_main = any(point.startswith("__main__:") for point in points)
+        kind = _WithoutMain if is_bounded and not needs_main else WorkerVectorEnv
+        self._envs = kind([make_lane] * count, num_workers=count, context=context)
         self._asked: set[int] = set()
 
     def ask(self, lane: int, *arguments: object, name: str = "play") -> None:
@@ -360,10 +351,6 @@ class _WithoutMain(WorkerVectorEnv):
     _needs_main = False
 
 
-def _is_any_env_of_main() -> bool:
-    return any(str(one.entry_point).startswith("__main__:") for one in gymnasium.registry.values())
-
-
 def _out_of_bounds(error: MemoryError | WorkerLost) -> Unprovable:
     if isinstance(error, WorkerLost):
         if not _HAS_CLOCK or error.exit_code != -signal.SIGALRM:
@@ -390,17 +377,16 @@ def open_lanes(
     make_env: Callable[[], AnyEnv], form: RowForm, count: int, *, is_bounded: bool
 ) -> Lanes | LanesInWorkers:
     """Make lanes in worker processes; in this one if that is enough, and they need no bounds."""
-    if is_bounded:
-        return LanesInWorkers(make_env, form, count, is_bounded=True)
-    if count == 1 or is_daemon() or _has_jax_or_windows():
-        return Lanes(make_env, form, count)
-    return LanesInWorkers(make_env, form, count)
+    make_lane = partial(Lane, make_env, form, is_bounded=is_bounded)
+    if not is_bounded and (count == 1 or is_daemon() or _has_jax_or_windows()):
+        return Lanes(make_lane, count)
+    return LanesInWorkers(make_lane, count, is_bounded=is_bounded)
 
 
 def call_in_bounds(function: Callable[[], Any]) -> None:
     """Call a function, which makes an env, in a process with bounds; raises what it raises."""
     # Unprovable: it did not stay within its bounds of memory and time, or ended its process.
-    lanes = LanesInWorkers(function, None, 1, is_bounded=True)
+    lanes = LanesInWorkers(partial(Lane, function, None, is_bounded=True), 1, is_bounded=True)
     try:
         lanes.ask(0, name="call")
         lanes.take(0)

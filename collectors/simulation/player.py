@@ -73,9 +73,6 @@ class Closing(Iterator[_T]):
     def __init__(self, found: Generator[_T]) -> None:
         self._found = found
 
-    def __iter__(self) -> Self:
-        return self
-
     def __next__(self) -> _T:
         return next(self._found)
 

@@ -76,15 +76,7 @@ class EnvMaker:
     @property
     def form(self) -> RowForm:
         """The form of the session's rows."""
-        fields = self.spec.of_kind("observation")
-        is_newest = self.gives_newest_only
-        return RowForm(
-            self.spec.observation,
-            self.spec.action,
-            tuple((each.name, each.numpy_dtype, each.shape) for each in fields),
-            frozenset(each.name for each in fields if each.stack > 1 and not is_newest),
-            {each.name: (each.key, self.missing[each.name]) for each in self.spec.of_kind("info")},
-        )
+        return RowForm(self.spec, self.missing, not self.gives_newest_only)
 
     def options(self, metadata: Mapping[str, object]) -> Mapping[str, object] | None:
         """Options of the reset that begins an episode with these metadata."""
@@ -457,16 +449,7 @@ def unseeded(make: Callable[[], AnyEnv]) -> AnyEnv:
 
 
 def _check_made(maker: EnvMaker, recipe: Mapping[str, Any]) -> None:
-    env = _made(maker)
-    try:
-        _check_spaces(maker, env)
-        if not maker.is_given and recipe.get("maker") != "make_atari":
-            _check_recipe(env, recipe)
-    finally:
-        env.close()
-
-
-def _made(maker: EnvMaker) -> AnyEnv:
+    """Make one env, and compare it with the facts."""
     try:
         env = maker.make_single()
         env = with_fixed_spaces(env) if isinstance(env, gymnasium.Env) else env
@@ -479,7 +462,12 @@ def _made(maker: EnvMaker) -> AnyEnv:
         ) from error
     if not isinstance(env, gymnasium.Env):
         raise ValueError(f"env: expected a function that makes an env, got {type(env).__name__}")
-    return env
+    try:
+        _check_spaces(maker, env)
+        if not maker.is_given and recipe.get("maker") != "make_atari":
+            _check_recipe(env, recipe)
+    finally:
+        env.close()
 
 
 def _check_recipe(env: AnyEnv, stored: Mapping[str, Any]) -> None:

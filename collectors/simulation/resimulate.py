@@ -340,11 +340,7 @@ def first_difference(stored: np.ndarray, played: np.ndarray) -> int | None:
     else:
         floats = stored.dtype if kind == "f" else np.dtype(f"f{stored.dtype.itemsize // 2}")
         a, b = (np.ascontiguousarray(rows).view(floats) for rows in (stored, played))
-        bits = np.dtype(f"u{floats.itemsize}") if floats.itemsize <= 8 else None
-        if bits is not None:
-            differs = (a.view(bits) != b.view(bits)) & ~(np.isnan(a) & np.isnan(b))
-        else:
-            differs = (a != b) & ~(np.isnan(a) & np.isnan(b))
+        differs = ((a != b) | (np.signbit(a) != np.signbit(b))) & ~(np.isnan(a) & np.isnan(b))
     if not differs.any():
         return None
     return int(np.flatnonzero(differs.reshape(len(stored), -1).any(axis=1))[0])

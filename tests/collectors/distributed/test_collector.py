@@ -31,6 +31,7 @@ from stepwell.collectors.distributed.delivery import Delivery
 from stepwell.collectors.distributed.engine import ActorDied, NotEnoughResources, RemoteError
 from stepwell.collectors.distributed.folders import Folders
 from stepwell.collectors.distributed.host import GroupHost
+from stepwell.collectors.distributed.messages import GroupOptions
 from stepwell.collectors.distributed.report import distributed_status
 from support.examples import examples
 from support.groups import (
@@ -61,8 +62,9 @@ def make(
     **options: Any,
 ) -> DistributedCollector:
     engine = engine or InlineEngine()
+    of_groups = {name: options.pop(name) for name in {*options} & {*GroupOptions._fields}}
     return DistributedCollector(
-        groups=groups,
+        options=GroupOptions(groups, **of_groups),
         actors=actors,
         make_envs=make_envs,
         make_policy=make_policy,
@@ -422,6 +424,20 @@ def test_ctrl_c_keeps_what_came_in() -> None:
 
 
 @pytest.mark.parametrize(
+    ("shard", "noted"), [((1, 1), None), ((np.int64(2), np.int64(3)), [2, 3]), (None, None)]
+)
+def test_a_session_notes_its_shard_as_one_of_a_single_collector(shard: Any, noted: Any) -> None:
+    for collector_of in (
+        make,
+        lambda replay, shard: sw.Collector(walks(), "random", replay, shard=shard),
+    ):
+        replay = sw.SequenceReplayBuffer()
+        with collector_of(replay, shard=shard) as collector:
+            collector.collect(steps=8)
+        assert replay.sessions[0].get("shard") == noted
+
+
+@pytest.mark.parametrize(
     ("options", "named"),
     [
         ({"groups": 0}, "groups"),
@@ -434,6 +450,7 @@ def test_ctrl_c_keeps_what_came_in() -> None:
         ({"flush_seconds": -1}, "flush_seconds"),
         ({"start_seconds": 0}, "start_seconds"),
         ({"answer_seconds": None}, "answer_seconds"),
+        ({"on_episode": 5}, "on_episode"),
         ({"seed": -1}, "seed"),
         ({"make_envs": walks()}, "make_envs"),
         ({"make_envs": lambda number: walks()}, "make_envs: .*without arguments"),
@@ -549,8 +566,8 @@ def test_room_for_few_pieces_goes_to_all_groups_in_turns(actors: int) -> None:
         delivery = collector._delivery
         if collector._largest and all(group.is_there for group in collector._groups):
             turns[0] += 1
-            open_groups = [k for k in range(groups) if not delivery.has_ended(k)]
-            rounds = [delivery.round(k) + collector._pieces(k) for k in open_groups]
+            open_groups = [k for k in range(groups) if not delivery.groups[k].has_ended]
+            rounds = [delivery.groups[k].round + collector._groups[k].pieces for k in open_groups]
             ahead[0] = max(ahead[0], max(rounds, default=0) - min(rounds, default=0))
 
     with (

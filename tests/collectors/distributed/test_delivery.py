@@ -45,8 +45,8 @@ def test_the_order_is_that_of_rounds_and_groups_whatever_happens(
             end = base[group] + counts[group]
             if rng.random() < 0.15:  # its actor dies; the last pieces may be lost
                 attempts[group] = delivery.repeat(group)
-                assert attempts[group] == delivery.attempt(group)
-                skips[group], nexts[group] = delivery.expected(group), 0
+                assert attempts[group] == delivery.groups[group].attempt
+                skips[group], nexts[group] = delivery.groups[group].expected, 0
             elif nexts[group] < end:
                 number = nexts[group]
                 is_repeat = number < skips[group]
@@ -72,10 +72,10 @@ def test_the_order_is_that_of_rounds_and_groups_whatever_happens(
             if rng.random() < 0.5:
                 stored += [(each.piece.group, each.piece.number) for each in delivery.due()]
             turn = delivery.turn
-            waiting = sum(delivery.expected(g) for g in range(len(counts)))
+            waiting = sum(delivery.groups[g].expected for g in range(len(counts)))
             waiting -= len(stored)
             assert delivery.waiting_bytes == 10 * waiting
-            assert turn is None or not delivery.has_ended(turn) or waiting
+            assert turn is None or not delivery.groups[turn].has_ended or waiting
         stored += [(each.piece.group, each.piece.number) for each in delivery.due()]
         assert delivery.turn is None
         assert not delivery.waiting_bytes

@@ -160,6 +160,7 @@ def test_folders_refuse_what_makes_no_sense() -> None:
     options: list[dict[str, Any]] = [
         {"seal_seconds": 0},
         {"seal_seconds": nan},
+        {"seal_seconds": "60"},
         {"most_local_bytes": 0},
     ]
     for wrong in options:

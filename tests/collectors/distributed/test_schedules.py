@@ -176,20 +176,21 @@ def faults_of(rng: random.Random) -> Faults:
 def distributed(
     engine: InlineEngine, plan: Plan, rng: random.Random, replay: Any, **more: Any
 ) -> DistributedCollector:
+    options = {**plan.options, **more}
+    of_groups = {name: options.pop(name) for name in {*options} & {*GroupOptions._fields}}
     return DistributedCollector(
         lambda: engine,
         plan.make_envs,
         plan.policy,
         replay,
-        groups=plan.groups,
+        GroupOptions(plan.groups, **of_groups),
         actors=rng.randint(1, plan.groups),
         in_flight=rng.randint(1, 4),
         max_restarts=1_000,
         start_seconds=10.0,
         answer_seconds=10.0,
         clock=engine.clock,
-        **plan.options,
-        **more,
+        **options,
     )
 
 
@@ -317,9 +318,9 @@ def test_a_run_stores_a_prefix_of_each_attempt_and_nothing_of_zombies(seed: int)
 
     def noted_store(collector: DistributedCollector, waiting: Any) -> None:
         store(collector, waiting)
-        if waiting.payload.payload.chunks:
-            piece = waiting.piece
-            acknowledged.append((piece.group, piece.attempt, waiting.payload.payload.chunks))
+        piece, (payload, _) = waiting.piece, waiting.payload
+        if payload.chunks:
+            acknowledged.append((piece.group, piece.attempt, payload.chunks))
 
     with (
         rows_in(rng.choice((3, 8)), rng.choice((1, 10))),

@@ -359,7 +359,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"episodes": 1, "seeds": [1]}, r"episodes=1 and seeds=\[1\]"),
     ({"episodes": 0}, "^episodes: .*>= 1, got 0"),
     ({"episodes": 1.5}, r"^episodes: .*>= 1, got 1\.5"),
-    ({"seeds": []}, "seeds: .*>= 1, got 0"),
+    ({"seeds": []}, r"seeds: .*one whole number, got \[\]"),
+    ({"seeds": 5}, "seeds: .*one whole number, got 5"),
     ({"episodes": 1, "num_envs": 0}, "^num_envs: .*>= 1, got 0"),
     ({"episodes": 1, "seed": -1}, "^seed: .*>= 0.*got -1"),
     (

@@ -119,6 +119,7 @@ def test_the_info_of_one_env_has_what_that_env_gave() -> None:
         "episode": {"r": np.array([0.0, 2.5]), "_r": np.array([False, True])},
         "_episode": np.array([False, True]),
         "seeds": [7, 8],
+        "level": np.array(2),  # one for all envs
     }
-    assert info_of(info, 0) == {"lives": 3, "name": "a", "seeds": 7}
-    assert info_of(info, 1) == {"episode": {"r": 2.5}, "seeds": 8}
+    assert info_of(info, 0) == {"lives": 3, "name": "a", "seeds": 7, "level": 2}
+    assert info_of(info, 1) == {"episode": {"r": 2.5}, "seeds": 8, "level": 2}
