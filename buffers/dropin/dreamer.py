@@ -1,9 +1,4 @@
-"""The replay buffer of Dreamer agents, as in torchwm's ``world_models.memory.dreamer_memory``.
-
-The line to change::
-
-    from stepwell.buffers.dropin.dreamer import Episode, Memory, ReplayBuffer
-"""
+"""The replay buffer of Dreamer agents, as in torchwm's ``world_models.memory.dreamer_memory``."""
 
 from __future__ import annotations
 

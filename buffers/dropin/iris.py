@@ -1,9 +1,4 @@
-"""The buffers of IRIS agents, with the interface of torchwm's ``world_models.memory.iris_memory``.
-
-The line to change::
-
-    from stepwell.buffers.dropin.iris import IRISOnPolicyBuffer, IRISReplayBuffer
-"""
+"""The buffers of IRIS agents, as in torchwm's ``world_models.memory.iris_memory``."""
 
 from __future__ import annotations
 
