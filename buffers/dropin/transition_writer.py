@@ -261,20 +261,11 @@ def as_declared(
         except OverflowError:
             pass  # the error is raised below
     array = plain_array(what, value, ValueError)
-    if array.shape != shape:
-        if array.size != 1 or (array.shape, shape) not in (((), (1,)), ((1,), ())):
-            raise ValueError(
-                f"{what}: expected an array of shape {shape}, got {array.shape}; reshape it first"
-            )
-        array = array.reshape(shape)
-    if array.dtype == dtype:
-        return array
-    if array.dtype.kind not in "biuf" or (array.dtype.kind == "f" and dtype.kind != "f"):
+    if array.shape != shape and (array.shape, shape) not in (((), (1,)), ((1,), ())):
         raise ValueError(
-            f"{what}: expected {dtype}, got {array.dtype} values; convert them as they are meant "
-            f"first"
+            f"{what}: expected an array of shape {shape}, got {array.shape}; reshape it first"
         )
-    return exactly(array, dtype, shape, what)
+    return exactly(array.reshape(shape), dtype, shape, what)
 
 
 def one_hot(what: str, value: object, size: int) -> np.ndarray:
