@@ -22,6 +22,7 @@ from gymnasium import spaces
 from ...base import native
 from ...base.errors import NotEnoughData
 from ...base.number_checks import check_whole
+from ...curation.episode_writer import check_replay
 from ...replay.replay import SequenceReplayBuffer
 from ...rows.episode import End
 from ...sampling.requests import Transitions
@@ -42,7 +43,6 @@ from .step_ring import (
     SB3ReplayBuffer,
     StepRing,
     check_kind,
-    check_replay,
     ends_by_clock,
     fitted,
     flags,
@@ -154,11 +154,12 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
     ) -> None:
         super().__init__(buffer_size, observation_space, action_space, device, n_envs)
         check_whole("n_steps", n_steps, 1)
-        check_replay(replay)
-        if path is not None and replay is not None:
-            raise ValueError(
-                f"replay: expected none with a path, got both, with {path}; leave one out"
-            )
+        if replay is not None:
+            check_replay("replay", replay)
+            if path is not None:
+                raise ValueError(
+                    f"replay: expected none with a path, got both, with {path}; leave one out"
+                )
         check_kind(observation_space, is_dict=isinstance(self, DictReplayBuffer))
         self.buffer_size = max(self.buffer_size // self.n_envs, 1)
         self.optimize_memory_usage = optimize_memory_usage

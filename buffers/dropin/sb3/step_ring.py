@@ -223,14 +223,6 @@ class StepRing:
         return normalized
 
 
-def check_replay(replay: object) -> None:
-    """Refuse anything but a replay, or None."""
-    if not isinstance(replay, SequenceReplayBuffer | None):
-        raise TypeError(
-            f"replay: expected a SequenceReplayBuffer, got {type(replay).__name__}; make one"
-        )
-
-
 def store_at_end(replay: SequenceReplayBuffer, flush: Callable[[], None]) -> None:
     """Store waiting steps before the replay is closed, or the process ends; a method of theirs."""
     replay.call_before_close(flush)
