@@ -180,9 +180,21 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
             )
             self._ids = np.zeros((self.buffer_size, self.n_envs), np.int64)  # of their rows
             self._drawn = Transitions(1, fields=(str(self._spec.observation),))
-            self._check_room(replay)
+            if replay is not None and replay.capacity is not None and replay.capacity < self._held:
+                raise ValueError(
+                    f"replay: expected a capacity of at least {self._held} steps, as the "
+                    f"observations of the {self.buffer_size * self.n_envs} in the ring are kept "
+                    f"there, got {replay.capacity}; give more, or a smaller buffer_size"
+                )
         self._stored_in = ""  # the store that a saved buffer's ids are of
-        self._make_arrays()
+        # The ring: arrays [size, N, ...], as SB3 has them.
+        lead = self.buffer_size, self.n_envs
+        if self._ring is None:
+            self.observations, self.next_observations = self._zeros(lead), self._zeros(lead)
+        kind = self._maybe_cast_dtype(self.action_space.dtype)
+        self.actions = np.zeros((*lead, self.action_dim), kind)
+        self.rewards, self.dones, self.timeouts = (np.zeros(lead, np.float32) for _ in range(3))
+        self._use_arrays()
         self._waiting = 0  # steps that are not in the replay
         self._limits: deque[tuple[int, np.ndarray]] = deque()  # of steps yet to come, and envs
         # Steps that waited while the ring was full: the place behind them, and what is known.
@@ -197,25 +209,6 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
     def _held(self) -> int:
         """Steps of all envs that a replay must keep."""
         return (self.buffer_size + self._block) * self.n_envs
-
-    def _check_room(self, replay: SequenceReplayBuffer | None) -> None:
-        """Refuse a replay that would evict observations of the ring."""
-        if replay is not None and replay.capacity is not None and replay.capacity < self._held:
-            raise ValueError(
-                f"replay: expected a capacity of at least {self._held} steps, as the observations "
-                f"of the {self.buffer_size * self.n_envs} in the ring are kept there, got "
-                f"{replay.capacity}; give more, or a smaller buffer_size"
-            )
-
-    def _make_arrays(self) -> None:
-        """The ring: arrays ``[size, N, ...]``, as SB3 has them."""
-        lead = self.buffer_size, self.n_envs
-        if self._ring is None:
-            self.observations, self.next_observations = self._zeros(lead), self._zeros(lead)
-        kind = self._maybe_cast_dtype(self.action_space.dtype)
-        self.actions = np.zeros((*lead, self.action_dim), kind)
-        self.rewards, self.dones, self.timeouts = (np.zeros(lead, np.float32) for _ in range(3))
-        self._use_arrays()
 
     def _use_arrays(self) -> None:
         """Note the parts of observations, which are views of the ring's arrays."""
