@@ -124,7 +124,9 @@ class ReplayBuffer(ImageRing[Borders]):
         )
         batch = self._drawn(request, self.seq_len, is_across=chosen == "cross")
         terminals = (batch.terminated | batch.truncated | ~batch.mask).astype(np.float32)
-        return DrawnSequences(batch.observation, batch.action, batch.reward, terminals, batch)
+        drawn = DrawnSequences((batch.observation, batch.action, batch.reward, terminals))
+        drawn.batch = batch
+        return drawn
 
 
 def _image(name: str, observation: Mapping[str, object]) -> object:

@@ -253,6 +253,7 @@ class _WindowBuffer(ReplayOwner):
                 f"state_dict: expected that of a buffer with path={self._replay.path}, got one "
                 f"that kept its rows in {there}; make the buffer as it was"
             )
+        forks.load_generator(np.random.default_rng(), state_dict["generator"])  # or refuses it
         if self._replay.path is None:
             replay = new_replay(self._num_envs * self._capacity)
             if state_dict["rows"] is not None:

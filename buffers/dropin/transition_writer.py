@@ -429,19 +429,6 @@ class DrawnSequences(tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]):
 
     batch: Batch  # whose ``info["observed"]`` is False for observations that were filled in
 
-    def __new__(
-        cls,
-        observations: np.ndarray,
-        actions: np.ndarray,
-        rewards: np.ndarray,
-        terminals: np.ndarray,
-        batch: Batch,
-    ) -> Self:
-        """See the class."""
-        drawn = super().__new__(cls, (observations, actions, rewards, terminals))
-        drawn.batch = batch
-        return drawn
-
 
 class TooFew(NotEnoughData, ValueError):
     """Fewer steps than requested; also a ValueError, which callers of the originals expect."""
