@@ -6,7 +6,7 @@ import atexit
 import os
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, NoReturn, Self, TypeVar
 
 import numpy as np
@@ -155,7 +155,8 @@ class ReplayOwner(ABC):
             replay.close()  # otherwise the folder stays locked
             raise
         if replay.path is not None:
-            atexit.register(_close, weakref.ref(self), os.getpid())
+            replay.call_before_close(self._store_rest)
+            call_at_end(self.close)
 
     @abstractmethod
     def _begin(self) -> None:
@@ -177,10 +178,15 @@ class ReplayOwner(ABC):
         self.close()
 
 
-def _close(reference: weakref.ref[ReplayOwner], process: int) -> None:
-    buffer = reference()
-    if buffer is not None and os.getpid() == process:
-        buffer.close()
+def call_at_end(method: Callable[[], None]) -> None:
+    """Call a method when this process ends, and not its forks, if its object is still there."""
+    atexit.register(_call, weakref.WeakMethod(method), os.getpid())
+
+
+def _call(reference: weakref.WeakMethod[Callable[[], None]], process: int) -> None:
+    method = reference()
+    if method is not None and os.getpid() == process:
+        method()
 
 
 def check_one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
@@ -191,10 +197,10 @@ def check_one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
 
 def check_env(env: int, num_envs: int) -> None:
     """Refuse what is no index of an env."""
-    if not 0 <= env < num_envs:
+    if not (type(env) is int or is_whole(env)) or not 0 <= env < num_envs:
         raise ValueError(
-            f"env: expected an index from 0 to {num_envs - 1}, got {env}; give the number of envs "
-            f"as num_envs"
+            f"env: expected an index from 0 to {num_envs - 1}, got {env!r}; give the number of "
+            f"envs as num_envs"
         )
 
 

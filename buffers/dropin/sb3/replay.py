@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections import deque
@@ -20,7 +21,7 @@ import numpy as np
 from gymnasium import spaces
 
 from ...base import native
-from ...base.errors import NotEnoughData
+from ...base.errors import NotEnoughData, StoreLocked
 from ...base.number_checks import check_whole
 from ...curation.episode_writer import check_replay
 from ...replay.replay import SequenceReplayBuffer
@@ -593,7 +594,8 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
     def __del__(self) -> None:
         # Absent where __init__ was not completed.
         if not self.__dict__.get("is_closed", True) and not self._is_on_demand and self._waiting:
-            self.flush()
+            with contextlib.suppress(StoreLocked):  # of a fork: its parent stores them
+                self.flush()
 
     def __enter__(self) -> Self:
         return self

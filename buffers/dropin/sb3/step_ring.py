@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
 import importlib
 import math
 import os
-import weakref
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -18,6 +16,7 @@ from ...base.number_checks import check_whole
 from ...replay.replay import SequenceReplayBuffer
 from ...rows.episode_buffer import EpisodeBuffer
 from ...spec.exact_values import exactly, numbers_in
+from ..transition_writer import call_at_end
 
 if TYPE_CHECKING:
     import torch
@@ -226,13 +225,7 @@ class StepRing:
 def store_at_end(replay: SequenceReplayBuffer, flush: Callable[[], None]) -> None:
     """Store waiting steps before the replay is closed, or the process ends; a method of theirs."""
     replay.call_before_close(flush)
-    atexit.register(_call, weakref.WeakMethod(flush))
-
-
-def _call(reference: weakref.WeakMethod[Callable[[], None]]) -> None:
-    method = reference()
-    if method is not None:
-        method()
+    call_at_end(flush)
 
 
 def rows_for(replay: SequenceReplayBuffer, num_envs: int) -> EpisodeBuffer:
