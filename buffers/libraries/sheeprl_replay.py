@@ -205,9 +205,10 @@ class SheeprlReplay:
         if field.numpy_dtype.kind == "f":
             return [], []
         kinds = math.prod(field.shape)
-        sizes, start = _known_sizes(self.replay) if given is None else ([], [0] * kinds)
-        if given is not None:
-            sizes = [int(n) for n in np.atleast_1d(np.asarray(given))]
+        if given is None:
+            sizes, start = _known_sizes(self.replay)
+        else:
+            sizes, start = [int(n) for n in np.atleast_1d(given)], [0] * kinds
         if len(sizes) != kinds:
             raise ValueError(
                 f"num_actions: expected {kinds}, one for each whole number of an action, got "

@@ -201,7 +201,8 @@ class TorchPolicy:
         if only_value and critic is not None:
             return (), critic(seen)
         # The module may write into what it gets.
-        output = self.module(seen if critic is None else map_tree(_cloned, seen))
+        own = seen if critic is None else map_tree(lambda tensor: tensor.clone(), seen)
+        output = self.module(own)
         parts = output if isinstance(output, tuple) else (output,)
         if self._critic != "last":
             return parts, None if critic is None else critic(seen)
@@ -253,7 +254,3 @@ class TorchPolicy:
                 f"{list(worth.shape)}; return one number for each"
             )
         return found
-
-
-def _cloned(tensor: Any) -> Any:
-    return tensor.clone()

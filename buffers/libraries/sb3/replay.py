@@ -121,7 +121,6 @@ class SB3Replay:
         types = load_sb3("common.type_aliases", _NAME)
         self._samples: Any = getattr(types, f"{kind}BufferSamples")
         self._to_tensors = DeviceTensors(self.device)
-        self._last_request: Transitions | None = None
         self._buffer: EpisodeBuffer | None = None  # made by the first call of `add`
         self._added = 0
         self._checked: Spec | None = None
@@ -179,7 +178,8 @@ class SB3Replay:
             if self._waiting * 1000 >= len(self.replay) * min(10, self.n_envs):
                 self.flush()
         self._check_rows()
-        batch = self.replay.sample(self._request(batch_size))
+        request = Transitions(batch_size, self.n_steps, self.gamma, fields=_FIELDS)
+        batch = self.replay.sample(request)
         seen = batch.observation, batch.next_observation
         if not self._are_as_stored:
             seen = tuple(self._observations.fit(part, 1, for_buffer=True) for part in seen)
@@ -261,11 +261,6 @@ class SB3Replay:
             "loaded again, open the folder and assign "
             "model.replay_buffer = as_sb3_replay(replay, model)",
         )
-
-    def _request(self, batch_size: int) -> Transitions:
-        if self._last_request is None or self._last_request.batch_size != batch_size:
-            self._last_request = Transitions(batch_size, self.n_steps, self.gamma, fields=_FIELDS)
-        return self._last_request
 
     def _chosen(self, action: Any) -> np.ndarray:
         """Actions [B, A] as SB3's replays hold them."""
