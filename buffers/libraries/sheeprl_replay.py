@@ -11,6 +11,7 @@ from gymnasium import spaces
 
 from ..base.errors import not_copied
 from ..base.number_checks import check_whole
+from ..curation.episode_writer import check_replay
 from ..replay.replay import SequenceReplayBuffer
 from ..sampling.batch import Batch
 from ..sampling.requests import Draw, Sequences
@@ -65,6 +66,7 @@ def as_sheeprl_replay(
         >>> batch["state"].shape, batch["actions"].shape, batch["rewards"].shape
         ((2, 8, 16, 4), (2, 8, 16, 2), (2, 8, 16, 1))
     """
+    check_replay("replay", replay)
     return SheeprlReplay(replay, observation, channels, num_actions, draw)
 
 

@@ -205,6 +205,7 @@ class HerReplayBuffer(DictReplayBuffer, SB3HerReplayBuffer):
             NotEnoughData: No episode has ended yet.
             ValueError: The buffer has no env, or the env gives rewards of another shape.
         """
+        check_whole("batch_size", batch_size, 1)
         self.size()  # begins with the steps of a folder
         drawable = self._episodes.drawable()
         if not len(drawable):

@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 from ...base.errors import NotEnoughData
+from ...base.number_checks import check_whole
 from ...curation.episode_writer import check_replay
 from ...replay.replay import SequenceReplayBuffer
 from ...rows.episode_buffer import OBSERVED, EpisodeBuffer
@@ -220,7 +221,10 @@ class RolloutBuffer(StepRing, SB3RolloutBuffer):
 
         Raises:
             NotEnoughData: The rollout is not full.
+            ValueError: ``batch_size`` is not a whole number >= 1.
         """
+        if batch_size is not None:
+            check_whole("batch_size", batch_size, 1)
         if not self.full:
             raise NotEnoughData(
                 f"the rollout is not full: expected {self.buffer_size} steps, got {self.pos}; add "

@@ -11,6 +11,7 @@ import numpy as np
 from gymnasium import spaces
 
 from ...base.errors import not_copied
+from ...curation.episode_writer import check_replay
 from ...dropin.sb3.step_ring import MAKER, ends_by_clock, fitted, flags, rows_for
 from ...replay.replay import SequenceReplayBuffer
 from ...rows.episode_buffer import EpisodeBuffer
@@ -79,6 +80,7 @@ def as_sb3_replay(
         ((32, 4), (32, 1), torch.float32)
     """
     check_off_policy(model, _NAME)
+    check_replay("replay", replay)
     return SB3Replay(replay, model, frame_stack=frame_stack, stack_padding=stack_padding)
 
 
