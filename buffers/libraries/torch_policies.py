@@ -101,6 +101,11 @@ def torch_policy(
         >>> len(sw.evaluate("CartPole-v1", torch_policy(net, mode="greedy"), episodes=2).returns)
         2
     """
+    if not callable(module):
+        raise TypeError(
+            f"module: expected a torch.nn.Module or a function, got {type(module).__name__}; give "
+            f"one"
+        )
     if mode not in get_args(Mode):
         raise ValueError(
             f"mode: expected one of {', '.join(get_args(Mode))}, got {mode!r}; take one of them"
