@@ -40,8 +40,8 @@ def _read(text: str) -> Iterator[Bug]:
 _TEXT = r"""
 buffers/agents/per_agent.py
   an agent that a time limit stops is not truncated
-  - mask & ends.truncated
-  + mask & own[1]
+  - mask & terminated, mask & truncated
+  + mask & terminated, mask & own[1]
   tests/buffers/agents/test_per_agent.py::test_agents_that_a_time_limit_stops_are_truncated
 buffers/base/native.py
   any value of STEPWELL_PURE means numpy

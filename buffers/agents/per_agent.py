@@ -88,28 +88,14 @@ def stacked(trees: Sequence[Any], axis: int) -> Any:
     return map_tree(lambda leaf: next(columns), trees[0])
 
 
-class AgentEnds(NamedTuple):
-    """The ends of agents: their own, or that of the episode if they are present in its last row."""
-
-    terminated: np.ndarray  # bool: no value follows
-    truncated: np.ndarray  # bool: a time limit ended the agent, or the episode
-
-    @classmethod
-    def of(
-        cls,
-        own: tuple[np.ndarray, np.ndarray],  # `agent_terminated` and `agent_truncated`
-        present: np.ndarray,
-        joint: tuple[np.ndarray, np.ndarray],  # `terminated` and `truncated` of the rows
-    ) -> AgentEnds:
-        """Ends in given rows, arrays of bool of any equal shape."""
-        goes_on = present & ~(own[0] | own[1])
-        return cls(own[0] | (goes_on & joint[0]), own[1] | (goes_on & joint[1]))
-
-    @property
-    def any(self) -> np.ndarray:
-        """bool: the agent ended."""
-        found: np.ndarray = self.terminated | self.truncated
-        return found
+def agent_ends(
+    own: Sequence[np.ndarray],  # `agent_terminated` and `agent_truncated`
+    present: np.ndarray,
+    joint: Sequence[np.ndarray],  # `terminated` and `truncated` of the rows
+) -> tuple[np.ndarray, np.ndarray]:
+    """Terminated and truncated: an agent's own, or the episode's if it is in the last row."""
+    goes_on = present & ~(own[0] | own[1])
+    return own[0] | (goes_on & joint[0]), own[1] | (goes_on & joint[1])
 
 
 def agent_rollout(rollout: Rollout, agents: Sequence[str] | None) -> Rollout:
@@ -121,76 +107,52 @@ def agent_rollout(rollout: Rollout, agents: Sequence[str] | None) -> Rollout:
     for what, parts in (("observation", seen["agents"]), ("action", acted)):
         same_form(chosen, [_form(parts[name]) for name in chosen], what)
     places = np.array([known.index(name) for name in chosen])
-    columns = _Columns(places, len(known))
+
+    def fold(array: np.ndarray) -> np.ndarray:
+        """``[T, N, C, ...]`` as ``[T, N * C, ...]``, in new memory."""
+        shape = (array.shape[0], array.shape[1] * array.shape[2], *array.shape[3:])
+        return np.ascontiguousarray(array).reshape(shape).copy()
+
+    def of_chosen(array: np.ndarray) -> np.ndarray:
+        """The columns of ``[T, N, A, ...]``, or of an array that is the same for all agents."""
+        part = of_agent(array, places, 2, len(known))
+        if part is array:
+            part = np.repeat(array[:, :, None], len(places), axis=2)
+        return fold(part)
+
     present = seen["present"][..., places].astype(np.bool_)
     mask = rollout.mask[..., None] & present
     own = [rollout.info[name][..., places].astype(np.bool_) for name in (TERMINATED, TRUNCATED)]
     # Those that have not ended are present in the row after: they end as the episode does.
     joint = rollout.terminated[..., None], rollout.truncated[..., None]
-    ends = AgentEnds.of((own[0], own[1]), mask, joint)
-    terminated, truncated = mask & ends.terminated, mask & ends.truncated
+    terminated, truncated = agent_ends(own, mask, joint)
+    terminated, truncated = mask & terminated, mask & truncated
     cut = mask & rollout.cut[..., None] & ~(terminated | truncated)
     is_first = np.repeat(rollout.is_first[..., None], len(chosen), axis=2)
     is_first[1:] |= mask[1:] & ~(mask[:-1] & ~(terminated | truncated | cut)[:-1])
-    agent = np.broadcast_to(places, mask.shape)
+    info = {name: of_chosen(array) for name, array in rollout.info.items() if name not in ENDS}
     return Rollout(
-        observation=columns.trees(seen["agents"], chosen),
-        action=columns.trees(acted, chosen),
-        reward=columns.fold(rollout.info[REWARD][..., places].astype(np.float32)),
-        is_first=columns.fold(is_first),
-        terminated=columns.fold(terminated),
-        truncated=columns.fold(truncated),
-        cut=columns.fold(cut),
-        mask=columns.fold(mask),
-        info={
-            **{name: columns.of(array) for name, array in rollout.info.items() if name not in ENDS},
-            "agent": columns.fold(agent),
-        },
-        extras={name: columns.of(array) for name, array in rollout.extras.items()},
-        bootstrap=_bootstrap(rollout, columns, chosen, mask, terminated, truncated | cut),
-        state=map_tree(columns.of, rollout.state),
-        initial_state=map_tree(columns.of_envs, rollout.initial_state),
+        observation=map_tree(fold, stacked([seen["agents"][name] for name in chosen], 2)),
+        action=map_tree(fold, stacked([acted[name] for name in chosen], 2)),
+        reward=fold(rollout.info[REWARD][..., places].astype(np.float32)),
+        is_first=fold(is_first),
+        terminated=fold(terminated),
+        truncated=fold(truncated),
+        cut=fold(cut),
+        mask=fold(mask),
+        info={**info, "agent": fold(np.broadcast_to(places, mask.shape))},
+        extras={name: of_chosen(array) for name, array in rollout.extras.items()},
+        bootstrap=_bootstrap(rollout, chosen, mask, terminated, truncated | cut),
+        state=map_tree(of_chosen, rollout.state),
+        initial_state=map_tree(lambda array: of_chosen(array[None])[0], rollout.initial_state),
         episode_returns=rollout.episode_returns,
         episode_lengths=rollout.episode_lengths,
         rng=rollout.rng,
     )
 
 
-class _Columns:
-    """Arrays ``[T, N, ...]`` as ``[T, N * C, ...]`` of C chosen agents."""
-
-    def __init__(
-        self,
-        places: np.ndarray,  # [C] on the axis A
-        count: int,  # of all agents, A
-    ) -> None:
-        self.places, self.count = places, count
-
-    def fold(self, array: np.ndarray) -> np.ndarray:
-        """``[T, N, C, ...]`` as ``[T, N * C, ...]``, in new memory."""
-        shape = (array.shape[0], array.shape[1] * array.shape[2], *array.shape[3:])
-        return np.ascontiguousarray(array).reshape(shape).copy()
-
-    def trees(self, parts: Mapping[str, Any], chosen: Sequence[str]) -> Any:
-        """Nested values of agents by name, ``[T, N, ...]``."""
-        return map_tree(self.fold, stacked([parts[name] for name in chosen], 2))
-
-    def of(self, array: np.ndarray) -> np.ndarray:
-        """``[T, N, A, ...]``, or an array that is the same for all agents."""
-        part = of_agent(array, self.places, 2, self.count)
-        if part is array:
-            part = np.repeat(array[:, :, None], len(self.places), axis=2)
-        return self.fold(part)
-
-    def of_envs(self, array: np.ndarray) -> np.ndarray:
-        """The same of an array without the axis T."""
-        found: np.ndarray = self.of(array[None])[0]
-        return found
-
-
 def _bootstrap(
     rollout: Rollout,
-    columns: _Columns,
     chosen: Sequence[str],
     mask: np.ndarray,  # [T, N, C] bool: a step was taken
     terminated: np.ndarray,  # [T, N, C] bool: no value follows
@@ -439,39 +401,33 @@ class AgentReplay:
             found: np.ndarray = rows.present[:, 0] & rows.mask[:, 1]
             return found
 
-        ids, agent, rows = self._draw(request, accepts, rng)
+        ids, agent, rows, found = self._draw(request, accepts, rng)
         every = np.arange(batch_size)
         # The first row with an end, or else the last one that is stored.
-        is_over = rows.ends.any[:, 1:]
+        is_over = (rows.terminated | rows.truncated)[:, 1:]
         stored = np.count_nonzero(rows.mask[:, 1:], axis=1)
         steps = np.where(is_over.any(axis=1), is_over.argmax(axis=1) + 1, stored)
-        terminated = rows.ends.terminated[every, steps]
-        truncated = rows.ends.truncated[every, steps]
+        terminated = rows.terminated[every, steps]
+        truncated = rows.truncated[every, steps]
         powers = gamma ** np.arange(n_step + 1.0)
         discount = powers.astype(np.float32)[steps]
         discount[terminated] = 0
         used = np.arange(n_step) < steps[:, None]
         reward = np.where(used, rows.reward[:, 1:], 0) @ powers[:-1]
-        found = self._take(request, ids, agent)
-        first, last = (every, np.zeros(batch_size, np.int64)), (every, steps)
-        leaves = {
-            name: array[first if kind_of(name) in ("action", "extra") else last]
-            for name, array in found.items()
-            if kind_of(name) != "observation"
-        }
-        seen = {name: array for name, array in found.items() if kind_of(name) == "observation"}
+        first = {name: array[:, 0].copy() for name, array in found.items()}
+        last = {name: array[every, steps] for name, array in found.items()}
         return TransitionBatch(
-            observation=self._seen({n: a[first] for n, a in seen.items()}),
-            action=self._acted(leaves),
+            observation=self._seen(first),
+            action=self._acted(first),
             reward=reward.astype(np.float32),
-            next_observation=self._seen({n: a[last] for n, a in seen.items()}),
+            next_observation=self._seen(last),
             discount=discount,
             terminated=terminated,
             truncated=truncated,
             cut=rows.cut[every, steps] & ~(terminated | truncated),
             steps=steps,
-            info={**under("info/", leaves), "agent": self._places[agent]},
-            extras=under("extra/", leaves),
+            info={**under("info/", last), "agent": self._places[agent]},
+            extras=under("extra/", first),
             ids=ids,
             weights=np.ones(batch_size, np.float32),
         )
@@ -498,21 +454,21 @@ class AgentReplay:
         check_request(request)
 
         def accepts(rows: _Rows) -> np.ndarray:
-            ended = rows.ends.any
+            ended = rows.terminated | rows.truncated
             goes_on = rows.present[:, 1:-1] & ~ended[:, 1:-1]
             found: np.ndarray = goes_on.all(axis=1) & (rows.present | ended)[:, -1]
             return found
 
-        ids, agent, rows = self._draw(request, accepts, rng)
+        ids, agent, rows, found = self._draw(request, accepts, rng)
         acts = rows.present[:, 1:]
         is_first = rows.is_first[:, 1:] | (rows.mask & ~rows.present)[:, :-1]
-        terminated, truncated = (marks[:, 1:] for marks in rows.ends)
+        terminated, truncated = rows.terminated[:, 1:], rows.truncated[:, 1:]
         cut = rows.cut[:, 1:] & ~(terminated | truncated)
         leaves = {
             name: _zeroed(array[:, 1:], acts)
             if kind_of(name) in ("action", "extra")
             else array[:, 1:]
-            for name, array in self._take(request, ids, agent).items()
+            for name, array in found.items()
         }
         shape = (batch_size, length)
         return Batch(
@@ -561,7 +517,7 @@ class AgentReplay:
         place = self._places[number]
         present = joint.fields["observation/present"][:, place].astype(np.bool_)
         own = [joint.fields[f"info/{name}"][:, place] for name in (TERMINATED, TRUNCATED)]
-        ends = AgentEnds.of((own[0], own[1]), present, (joint.terminated, joint.truncated))
+        terminated, truncated = agent_ends(own, present, (joint.terminated, joint.truncated))
         before = np.concatenate([[False], present[:-1]])
         for start in np.flatnonzero(present & ~before).tolist():
             # The row after the last one in which the agent is present has the results of its last
@@ -582,8 +538,8 @@ class AgentReplay:
                 if kind_of(name) in ("action", "extra"):
                     fields[name] = _zeroed(fields[name], acts)
             fields["info/agent"] = np.full(stop - start + 1, place)
-            end = End.TERMINATED * bool(ends.terminated[stop])
-            end |= End.TRUNCATED * bool(ends.truncated[stop])
+            end = End.TERMINATED * bool(terminated[stop])
+            end |= End.TRUNCATED * bool(truncated[stop])
             facts = {"agent": self.agents[number], "joint_row": joint.first_row + start}
             yield Episode(
                 spec=self.spec,
@@ -611,48 +567,31 @@ class AgentReplay:
         request: Sequences,
         accepts: Callable[[_Rows], np.ndarray],
         rng: np.random.Generator | None,
-    ) -> tuple[np.ndarray, np.ndarray, _Rows]:
-        """Draw until enough are accepted: ids [B] of sequences, numbers [B] of agents, flags."""
+    ) -> tuple[np.ndarray, np.ndarray, _Rows, dict[str, np.ndarray]]:
+        """Ids [B] of accepted sequences, numbers [B] of agents, flags, and fields [B, T, ...]."""
         # Sequences and agents are both drawn uniformly, so that all accepted pairs are equally
-        # likely.
+        # likely. The fields are by the agent's own names of them.
         source = self._replay.rng if rng is None else rng
         names = ["observation/present", *(f"info/{name}" for name in ENDS)]
-        asked = max(64, 2 * request.batch_size)
+        count, asked = request.batch_size, max(64, 2 * request.batch_size)
         small = request._replace(batch_size=asked, fields=names)
-        ids: list[np.ndarray] = []
-        agents: list[np.ndarray] = []
-        flags: list[_Rows] = []
-        count = 0
+        ids, agent = np.zeros((2, 0), np.int64)
         for _ in range(_ROUNDS):
             batch = self._replay.sample(small, rng=source)
-            agent = source.integers(len(self.agents), size=asked)
-            rows = _Rows.of(batch, self._places[agent])
-            chosen = np.flatnonzero(accepts(rows))
-            ids.append(batch.ids[chosen])
-            agents.append(agent[chosen])
-            flags.append(rows.only(chosen))
-            count += len(chosen)
-            if count >= request.batch_size:
+            numbers = source.integers(len(self.agents), size=asked)
+            chosen = np.flatnonzero(accepts(_Rows.of(batch, self._places[numbers])))
+            ids, agent = np.append(ids, batch.ids[chosen]), np.append(agent, numbers[chosen])
+            if len(ids) >= count:
                 break
         else:
             raise NotEnoughData(
-                f"agents {', '.join(self.agents)}: expected {request.batch_size} drawn rows in "
-                f"which one is present for long enough, got {count} in {_ROUNDS * asked} draws; "
-                f"collect more, or draw shorter ones"
+                f"agents {', '.join(self.agents)}: expected {count} drawn rows in which one is "
+                f"present for long enough, got {len(ids)} in {_ROUNDS * asked} draws; collect "
+                f"more, or draw shorter ones"
             )
-        stop = request.batch_size
-        return (
-            np.concatenate(ids)[:stop],
-            np.concatenate(agents)[:stop],
-            _Rows.joined(flags).only(np.arange(stop)),
-        )
-
-    def _take(
-        self, request: Sequences, ids: np.ndarray, agent: np.ndarray
-    ) -> dict[str, np.ndarray]:
-        """The rows of drawn sequences, ``[B, T, ...]`` by the agent's own name of the field."""
-        stored = [old for own in self._names for old in own.values()]
-        names = [*stored, *(field.name for field in self._shared)]
+        ids, agent = ids[:count], agent[:count]
+        names += [old for own in self._names for old in own.values()]
+        names += [field.name for field in self._shared]
         batch = self._replay.take(request._replace(fields=names), ids)
         trees = (("observation", batch.observation), ("action", batch.action))
         leaves = {name: leaf for kind, tree in trees for name, leaf in named_leaves(kind, tree)}
@@ -666,16 +605,17 @@ class AgentReplay:
         for field in self._shared:
             array = parts[field.kind][field.key]
             if field.shape[:1] == (len(self._known),):
-                array = array[np.arange(len(ids)), :, self._places[agent]]
+                array = array[np.arange(count), :, self._places[agent]]
             found[field.name] = array
-        return found
+        return ids, agent, _Rows.of(batch, self._places[agent]), found
 
 
 class _Rows(NamedTuple):
     """Flags [B, T] of one agent each in joint sequences."""
 
     present: np.ndarray
-    ends: AgentEnds
+    terminated: np.ndarray
+    truncated: np.ndarray
     reward: np.ndarray
     mask: np.ndarray
     is_first: np.ndarray
@@ -688,23 +628,8 @@ class _Rows(NamedTuple):
         seen = cast("Mapping[str, np.ndarray]", batch.observation)["present"]
         present = seen[every, :, place].astype(np.bool_) & batch.mask
         reward, *own = (batch.info[name][every, :, place] for name in ENDS)
-        joint = batch.terminated, batch.truncated
-        ends = AgentEnds.of((own[0], own[1]), present, joint)
-        return cls(present, ends, reward, batch.mask, batch.is_first, batch.cut)
-
-    def only(self, chosen: np.ndarray) -> _Rows:
-        """The sequences with the given numbers."""
-        ends = AgentEnds(*(marks[chosen] for marks in self.ends))
-        rest = [part[chosen] for part in (self.reward, self.mask, self.is_first, self.cut)]
-        return _Rows(self.present[chosen], ends, *rest)
-
-    @classmethod
-    def joined(cls, parts: Sequence[_Rows]) -> _Rows:
-        ends = AgentEnds(*map(np.concatenate, zip(*(part.ends for part in parts), strict=True)))
-        plain = [part._replace(ends=ends) for part in parts]
-        names = [name for name in cls._fields if name != "ends"]
-        columns = {name: np.concatenate([getattr(one, name) for one in plain]) for name in names}
-        return cls(ends=ends, **columns)
+        ends = agent_ends(own, present, (batch.terminated, batch.truncated))
+        return cls(present, *ends, reward, batch.mask, batch.is_first, batch.cut)
 
 
 def _zeroed(array: np.ndarray, keep: np.ndarray) -> np.ndarray:

@@ -1,9 +1,4 @@
-"""The replay buffer of Dreamer agents, as in torchwm's ``world_models.memory.dreamer_memory``.
-
-The line to change::
-
-    from stepwell.buffers.dropin.dreamer import Episode, Memory, ReplayBuffer
-"""
+"""The replay buffer of Dreamer agents, as in torchwm's ``world_models.memory.dreamer_memory``."""
 
 from __future__ import annotations
 
@@ -129,7 +124,9 @@ class ReplayBuffer(ImageRing[Borders]):
         )
         batch = self._drawn(request, self.seq_len, is_across=chosen == "cross")
         terminals = (batch.terminated | batch.truncated | ~batch.mask).astype(np.float32)
-        return DrawnSequences(batch.observation, batch.action, batch.reward, terminals, batch)
+        drawn = DrawnSequences((batch.observation, batch.action, batch.reward, terminals))
+        drawn.batch = batch
+        return drawn
 
 
 def _image(name: str, observation: Mapping[str, object]) -> object:

@@ -1,10 +1,4 @@
-"""The replay of FishyRL (DreamerX): a row of each env before each step, windows of rows.
-
-Before, and after::
-
-    from fishyrl.buffers import IndependentVectorizedBuffer
-    from stepwell.buffers.dropin.fishyrl import IndependentVectorizedBuffer
-"""
+"""The replay of FishyRL (DreamerX): a row of each env before each step, windows of rows."""
 
 from __future__ import annotations
 
@@ -134,7 +128,10 @@ class _WindowBuffer(ReplayOwner):
             self._observe(episodes, values, envs, flags if len(closing) else None)
         else:
             self._observe(episodes, values | {"observation": last}, closing, flags)
-            self._observe(episodes, values | _without_rewards(values, ended), envs, None)
+            # The first observation of the next episode comes without a reward.
+            names = [name for name in ("reward", "info/rewards") if name in values]
+            none = {n: np.where(ended, np.zeros_like(values[n]), values[n]) for n in names}
+            self._observe(episodes, values | none, envs, None)
         actions = given["actions"]
         episodes.act({"action": actions if envs is None else actions[envs]}, env_ids=envs)
         if episodes.is_due:
@@ -256,15 +253,14 @@ class _WindowBuffer(ReplayOwner):
                 f"state_dict: expected that of a buffer with path={self._replay.path}, got one "
                 f"that kept its rows in {there}; make the buffer as it was"
             )
+        forks.load_generator(np.random.default_rng(), state_dict["generator"])  # or refuses it
         if self._replay.path is None:
-            replay, known = new_replay(self._num_envs * self._capacity), None
+            replay = new_replay(self._num_envs * self._capacity)
             if state_dict["rows"] is not None:
                 known = ExperienceFormat.from_json(state_dict["columns"])
                 replay.bind(known.spec(None, self._codec), self._facts(known))
                 replay.add_encoded(unpack_chunks(state_dict["rows"].tobytes(), replay.spec))
             self._begin_with(replay)
-            if known is not None:
-                self._settle(known)
         else:
             self.flush()
             self._replay.load_state_dict(state_dict["store"])
@@ -352,11 +348,12 @@ class _WindowBuffer(ReplayOwner):
         self._waiting -= sum(chunk.rows for chunk in chunks)
 
     def _begin_with(self, replay: SequenceReplayBuffer) -> None:
-        """Switch to another replay, with fields that are not known yet."""
+        """Switch to another replay."""
         self._replay = replay
         self._rows = self._episodes = None
         self._is_open[:] = False
         self._waiting = 0
+        self._begin()
 
     def _begin(self) -> None:
         if not self._replay.is_bound:
@@ -510,12 +507,6 @@ class SequentialBuffer(_WindowBuffer):
             key: plain_array(key, value, ValueError)[None] for key, value in experience.items()
         }
         self._add(values, None, None if final_obs is None else [final_obs])
-
-
-def _without_rewards(values: Mapping[str, np.ndarray], some: np.ndarray) -> dict[str, np.ndarray]:
-    """The rewards of rows [N], with zeros for some envs."""
-    names = [name for name in ("reward", "info/rewards") if name in values]
-    return {name: np.where(some, np.zeros_like(values[name]), values[name]) for name in names}
 
 
 class Ratio:

@@ -1,10 +1,4 @@
-"""The replay of the Berkeley DQN homework (CS294), as in gym-nes-mario-bros: frames one by one.
-
-Before, and after::
-
-    from dqn.replay_buffer import ReplayBuffer
-    from stepwell.buffers.dropin.frame_history import ReplayBuffer
-"""
+"""The replay of the Berkeley DQN homework (CS294), as in gym-nes-mario-bros: frames one by one."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The buffers of IRIS agents, with the interface of torchwm's ``world_models.memory.iris_memory``.
-
-The line to change::
-
-    from stepwell.buffers.dropin.iris import IRISOnPolicyBuffer, IRISReplayBuffer
-"""
+"""The buffers of IRIS agents, as in torchwm's ``world_models.memory.iris_memory``."""
 
 from __future__ import annotations
 
@@ -224,13 +219,12 @@ class IRISReplayBuffer(ImageRing[Borders]):
         check_whole("seq_len", length, 1)
         request = Sequences(self.batch_size, length, chosen, align="transition")
         batch = self._drawn(request, length if chosen == "inside" else 1)
-        return DrawnSequences(
-            batch.memory["observation"],  # L + 1 of each: `batch` has two views of them
-            np.ascontiguousarray(batch.action),
-            np.ascontiguousarray(batch.reward),
-            (batch.terminated | batch.truncated).astype(np.float32),
-            batch,
-        )
+        observations = batch.memory["observation"]  # L + 1 of each: `batch` has two views of them
+        actions, rewards = np.ascontiguousarray(batch.action), np.ascontiguousarray(batch.reward)
+        terminals = (batch.terminated | batch.truncated).astype(np.float32)
+        drawn = DrawnSequences((observations, actions, rewards, terminals))
+        drawn.batch = batch
+        return drawn
 
     def sample_single(self) -> tuple[np.ndarray, np.ndarray, np.float32, np.float32]:
         """Draw one step, uniformly: its observation, action, reward and terminal, all copies.

@@ -6,7 +6,7 @@ import atexit
 import os
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, NoReturn, Self, TypeVar
 
 import numpy as np
@@ -155,7 +155,8 @@ class ReplayOwner(ABC):
             replay.close()  # otherwise the folder stays locked
             raise
         if replay.path is not None:
-            atexit.register(_close, weakref.ref(self), os.getpid())
+            replay.call_before_close(self._store_rest)
+            call_at_end(self.close)
 
     @abstractmethod
     def _begin(self) -> None:
@@ -177,10 +178,15 @@ class ReplayOwner(ABC):
         self.close()
 
 
-def _close(reference: weakref.ref[ReplayOwner], process: int) -> None:
-    buffer = reference()
-    if buffer is not None and os.getpid() == process:
-        buffer.close()
+def call_at_end(method: Callable[[], None]) -> None:
+    """Call a method when this process ends, and not its forks, if its object is still there."""
+    atexit.register(_call, weakref.WeakMethod(method), os.getpid())
+
+
+def _call(reference: weakref.WeakMethod[Callable[[], None]], process: int) -> None:
+    method = reference()
+    if method is not None and os.getpid() == process:
+        method()
 
 
 def check_one_of(name: str, value: object, allowed: tuple[str, ...], hint: str = "") -> None:
@@ -191,10 +197,10 @@ def check_one_of(name: str, value: object, allowed: tuple[str, ...], hint: str =
 
 def check_env(env: int, num_envs: int) -> None:
     """Refuse what is no index of an env."""
-    if not 0 <= env < num_envs:
+    if not (type(env) is int or is_whole(env)) or not 0 <= env < num_envs:
         raise ValueError(
-            f"env: expected an index from 0 to {num_envs - 1}, got {env}; give the number of envs "
-            f"as num_envs"
+            f"env: expected an index from 0 to {num_envs - 1}, got {env!r}; give the number of "
+            f"envs as num_envs"
         )
 
 
@@ -261,20 +267,11 @@ def as_declared(
         except OverflowError:
             pass  # the error is raised below
     array = plain_array(what, value, ValueError)
-    if array.shape != shape:
-        if array.size != 1 or (array.shape, shape) not in (((), (1,)), ((1,), ())):
-            raise ValueError(
-                f"{what}: expected an array of shape {shape}, got {array.shape}; reshape it first"
-            )
-        array = array.reshape(shape)
-    if array.dtype == dtype:
-        return array
-    if array.dtype.kind not in "biuf" or (array.dtype.kind == "f" and dtype.kind != "f"):
+    if array.shape != shape and (array.shape, shape) not in (((), (1,)), ((1,), ())):
         raise ValueError(
-            f"{what}: expected {dtype}, got {array.dtype} values; convert them as they are meant "
-            f"first"
+            f"{what}: expected an array of shape {shape}, got {array.shape}; reshape it first"
         )
-    return exactly(array, dtype, shape, what)
+    return exactly(array.reshape(shape), dtype, shape, what)
 
 
 def one_hot(what: str, value: object, size: int) -> np.ndarray:
@@ -438,19 +435,6 @@ class DrawnSequences(tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]):
     """Observations, actions, rewards and terminals, and the batch that they were made from."""
 
     batch: Batch  # whose ``info["observed"]`` is False for observations that were filled in
-
-    def __new__(
-        cls,
-        observations: np.ndarray,
-        actions: np.ndarray,
-        rewards: np.ndarray,
-        terminals: np.ndarray,
-        batch: Batch,
-    ) -> Self:
-        """See the class."""
-        drawn = super().__new__(cls, (observations, actions, rewards, terminals))
-        drawn.batch = batch
-        return drawn
 
 
 class TooFew(NotEnoughData, ValueError):

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..base.optional_libraries import load_library
 from ..base.untrusted_files import MemoryBudget
-from ..curation.episode_writer import EpisodeWriter
+from ..curation.episode_writer import EpisodeWriter, check_replay
 from ..exchange.formats.d3rlpy import COLUMNS, D3rlpyEncoder, D3rlpyReader
 from ..replay.replay import SequenceReplayBuffer
 from ..rows.episode import Episode
@@ -51,6 +51,7 @@ def to_d3rlpy(
         NotEnoughData: The replay is empty.
         ImportError: d3rlpy is not installed.
     """
+    check_replay("replay", replay)
     encoder = D3rlpyEncoder(replay.spec, stack, channels_first)
     d3rlpy = load_library("d3rlpy.dataset", "to_d3rlpy", install=_INSTALL, at_least="2.8")
     found: list[Any] = []

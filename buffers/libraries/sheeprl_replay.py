@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal, NoReturn, TypeAlias, cast
+from typing import Any, Final, Literal, NoReturn, TypeAlias, cast, get_args
 
 import numpy as np
 from gymnasium import spaces
 
 from ..base.errors import not_copied
-from ..base.number_checks import check_whole
+from ..base.number_checks import check_choice, check_whole, whole_number
+from ..curation.episode_writer import check_replay
 from ..replay.replay import SequenceReplayBuffer
 from ..sampling.batch import Batch
 from ..sampling.requests import Draw, Sequences
@@ -65,6 +66,9 @@ def as_sheeprl_replay(
         >>> batch["state"].shape, batch["actions"].shape, batch["rewards"].shape
         ((2, 8, 16, 4), (2, 8, 16, 2), (2, 8, 16, 1))
     """
+    check_replay("replay", replay)
+    if channels is not None:
+        check_choice("channels", channels, get_args(Channels))
     return SheeprlReplay(replay, observation, channels, num_actions, draw)
 
 
@@ -205,9 +209,11 @@ class SheeprlReplay:
         if field.numpy_dtype.kind == "f":
             return [], []
         kinds = math.prod(field.shape)
-        sizes, start = _known_sizes(self.replay) if given is None else ([], [0] * kinds)
-        if given is not None:
-            sizes = [int(n) for n in np.atleast_1d(np.asarray(given))]
+        if given is None:
+            sizes, start = _known_sizes(self.replay)
+        else:
+            sizes = [whole_number("num_actions", n, 1) for n in np.atleast_1d(given).tolist()]
+            start = [0] * kinds
         if len(sizes) != kinds:
             raise ValueError(
                 f"num_actions: expected {kinds}, one for each whole number of an action, got "

@@ -101,6 +101,11 @@ def torch_policy(
         >>> len(sw.evaluate("CartPole-v1", torch_policy(net, mode="greedy"), episodes=2).returns)
         2
     """
+    if not callable(module):
+        raise TypeError(
+            f"module: expected a torch.nn.Module or a function, got {type(module).__name__}; give "
+            f"one"
+        )
     if mode not in get_args(Mode):
         raise ValueError(
             f"mode: expected one of {', '.join(get_args(Mode))}, got {mode!r}; take one of them"
@@ -201,7 +206,8 @@ class TorchPolicy:
         if only_value and critic is not None:
             return (), critic(seen)
         # The module may write into what it gets.
-        output = self.module(seen if critic is None else map_tree(_cloned, seen))
+        own = seen if critic is None else map_tree(lambda tensor: tensor.clone(), seen)
+        output = self.module(own)
         parts = output if isinstance(output, tuple) else (output,)
         if self._critic != "last":
             return parts, None if critic is None else critic(seen)
@@ -253,7 +259,3 @@ class TorchPolicy:
                 f"{list(worth.shape)}; return one number for each"
             )
         return found
-
-
-def _cloned(tensor: Any) -> Any:
-    return tensor.clone()

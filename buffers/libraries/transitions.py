@@ -31,10 +31,10 @@ def episode_steps(episode: Episode) -> TransitionColumns:
             next_observation[field.name] = rows[first + 1 :]
     last = slice(first + 1, None)
     ends = episode.terminated[last], episode.truncated[last], episode.cut[last]
-    return TransitionColumns(fields, next_observation, *ends, episode.is_first[first:-1])
+    return TransitionColumns(fields, next_observation, *ends)
 
 
-def rollout_steps(rollout: Rollout) -> dict[int, TransitionColumns]:
+def rollout_steps(rollout: Rollout) -> list[TransitionColumns]:
     """The transitions of each env of a rollout; an episode open at its end is marked as cut."""
     # Where the MDP terminated and the last observation is not known, it is zeros.
     behind = dict(named_leaves("observation", rollout.bootstrap.observation))
@@ -44,7 +44,7 @@ def rollout_steps(rollout: Rollout) -> dict[int, TransitionColumns]:
     fields |= {f"extra/{name}": rows for name, rows in rollout.extras.items()}
     fields["reward"] = rollout.reward.astype(np.float64)
     fields |= {f"info/{name}": rows for name, rows in rollout.info.items()}
-    found: dict[int, TransitionColumns] = {}
+    found: list[TransitionColumns] = []
     for env in range(rollout.num_envs):
         steps = np.flatnonzero(rollout.mask[:, env])
 
@@ -53,8 +53,7 @@ def rollout_steps(rollout: Rollout) -> dict[int, TransitionColumns]:
 
         terminated, truncated, cut = of((rollout.terminated, rollout.truncated, rollout.cut))
         cut[-1:] |= ~(terminated | truncated)[-1:]
-        parts = of(fields), of(following)
-        found[env] = TransitionColumns(*parts, terminated, truncated, cut, of(rollout.is_first))
+        found.append(TransitionColumns(of(fields), of(following), terminated, truncated, cut))
     return found
 
 

@@ -25,6 +25,7 @@ from stepwell.buffers import (
     repair,
     verify,
 )
+from stepwell.buffers.bridges import as_sheeprl_replay, as_tianshou_replay, to_d3rlpy
 from stepwell.buffers.dropin import dreamer, frame_history, iris
 from stepwell.buffers.dropin.fishyrl import IndependentVectorizedBuffer
 from stepwell.buffers.sampling import requests
@@ -88,6 +89,10 @@ WRONG: list[tuple[Any, list[Any], dict[str, Any], type[Exception], str]] = [
     (copy_episodes, [EMPTY, 5], {}, TypeError, r"^target: .*\bint\b"),
     (check_format, [5, NOTES], {}, TypeError, r"^format: .*\bint$"),
     *((call, [5], {}, TypeError, r"^path: .*\b5$") for call in (repair, verify, DiskStorage.open)),
+    *(
+        (bridge, ["runs/x"], {}, TypeError, r"^replay: .*\bstr\b")
+        for bridge in (as_sheeprl_replay, as_tianshou_replay, to_d3rlpy)
+    ),
     # Drop-ins
     *(
         (dreamer.ReplayBuffer, [], given, ValueError, rf"^{name}: .*>= 1.*{re.escape(repr(value))}")

@@ -14,16 +14,4 @@ if TYPE_CHECKING:  # loaded on first use
 __all__ = ["Format", "GivenFiles", "NoOptions", "Reader", "Source", "Writer"]
 
 if not TYPE_CHECKING:  # type checkers know the imports above, and no other name
-    __getattr__, __dir__ = lazy_names(
-        __name__,
-        {
-            "..exchange.formats.format": [
-                "Format",
-                "GivenFiles",
-                "NoOptions",
-                "Reader",
-                "Source",
-                "Writer",
-            ]
-        },
-    )
+    __getattr__, __dir__ = lazy_names(__name__, {"..exchange.formats.format": __all__})

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from ...base.errors import StoreCorrupt, StoreTooNew
-from ...base.number_checks import whole_number
+from ...base.number_checks import is_real, whole_number
 from ...base.untrusted_json import items, mapping, member, parse, whole
 from ...spec.spec import as_array
 from ...storage.disk.files import Files, replace_file
@@ -50,15 +50,15 @@ class MemmapField(NamedTuple):
                 f"name of a field: expected a Python identifier without a leading _, got {name!r}; "
                 f"rename it"
             )
-        if not 1 <= len(parts) <= 3 or parts[0] not in DTYPES:
+        if not 1 <= len(parts) <= 3 or str(parts[0]) not in DTYPES:
             raise ValueError(
                 f"field {name!r}: expected one of {', '.join(DTYPES)}, or a tuple of that, a "
                 f"shape and a default, got {info!r}"
             )
-        type_: Any = parts[0]
+        type_: Any = str(parts[0])
         sizes = parts[1] if len(parts) > 1 else ()
-        shape = (sizes,) if isinstance(sizes, int | np.integer) else tuple(sizes)
-        if any(isinstance(n, bool) or n != int(n) or n < 1 for n in shape):
+        shape = tuple(sizes) if np.iterable(sizes) else (sizes,)
+        if not all(is_real(n) and n >= 1 and n % 1 == 0 for n in shape):
             raise ValueError(f"field {name!r}: expected a shape of numbers >= 1, got {sizes!r}")
         field = cls(name, type_, tuple(int(n) for n in shape), DTYPES[type_].type(0).item())
         if len(parts) < 3 or parts[2] is None:

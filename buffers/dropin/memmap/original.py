@@ -298,52 +298,64 @@ def _config_of(files: GivenFiles, config: Mapping[str, object] | None) -> Config
 
 def parse_config(what: str, config: object) -> Config:
     """Check the original's arguments, in a config named ``what``."""
-    arguments = _named(what, "the config", config)
+    try:
+        return _config(config)
+    except ValueError as error:
+        raise ValueError(
+            f"{what}: expected {error}; Stepwell reads configs of memmap-replay-buffer 0.1 and 0.2"
+        ) from None
+
+
+def _config(config: object) -> Config:
+    """The original's arguments; a ValueError says what was expected, and what there is."""
+    arguments = _named("the config", config)
     odd = sorted(arguments.keys() ^ set(_KEYS))
     if odd:
         problem = "none for" if odd[0] in _KEYS else "one for"
-        raise ValueError(
-            f"{what}: expected values for {', '.join(_KEYS)} alone, got {problem} {odd[0][:80]!r}; "
-            f"Stepwell reads what memmap-replay-buffer 0.1 and 0.2 wrote"
-        )
+        raise ValueError(f"values for {', '.join(_KEYS)} alone, got {problem} {odd[0][:80]!r}")
     if not isinstance(arguments["circular"], bool):
-        got = _describe(arguments["circular"])
-        raise _no_config(what, "circular to be True or False", got)
-    fields = _fields(what, "fields", arguments["fields"])
-    meta_fields = _fields(what, "meta_fields", arguments["meta_fields"])
-    _check_names(what, fields, meta_fields)
-    return Config(
-        _whole(what, "max_episodes", arguments["max_episodes"]),
-        _whole(what, "max_timesteps", arguments["max_timesteps"]),
-        {field.name: field for field in fields},
-        {field.name: field for field in meta_fields if field.name not in _INTERNAL},
-        arguments["circular"],
+        raise ValueError(f"circular to be True or False, got {_describe(arguments['circular'])}")
+    fields, meta_fields = (
+        {name: _field(key, name, info) for name, info in _named(key, arguments[key]).items()}
+        for key in ("fields", "meta_fields")
     )
+    # The original cannot have other names, such as a path.
+    invalid = [name for name in fields if not name.isidentifier()]
+    invalid += [name for name in meta_fields if set(name) & set("/\\\0")]
+    if invalid or not fields:
+        got = f"the name {invalid[0][:80]!r}" if invalid else "no field"
+        raise ValueError(f"fields with names such as 'state', got {got}")
+    twice = fields.keys() & (meta_fields.keys() | _INTERNAL.keys())
+    if twice:
+        raise ValueError(f"fields and meta_fields of different names, got {min(twice)!r} in both")
+    for name, internal in _INTERNAL.items():
+        given = meta_fields.pop(name, internal)
+        if given.type != internal.type:
+            raise ValueError(f"{name} to be {internal.type!r}, got {given.type!r}")
+    limits = [_whole(name, arguments[name]) for name in ("max_episodes", "max_timesteps")]
+    return Config(limits[0], limits[1], fields, meta_fields, arguments["circular"])
 
 
-def _named(what: str, part: str, value: object) -> Mapping[str, object]:
+def _named(part: str, value: object) -> Mapping[str, object]:
     """Check that a value is a mapping whose keys are strings."""
     if isinstance(value, Mapping):
         mapping = cast("Mapping[Any, object]", value)
         if all(isinstance(key, str) for key in mapping):
             return mapping
-    raise _no_config(what, f"{part} to be a dict whose keys are names", _describe(value))
+    raise ValueError(f"{part} to be a dict whose keys are names, got {_describe(value)}")
 
 
-def _fields(what: str, part: str, value: object) -> tuple[MemmapField, ...]:
-    return tuple(_field(what, part, name, info) for name, info in _named(what, part, value).items())
-
-
-def _field(what: str, part: str, name: str, info: object) -> MemmapField:
+def _field(part: str, name: str, info: object) -> MemmapField:
     items = list(cast("tuple[object, ...]", info)) if isinstance(info, tuple | list) else [info]
     type_, shape = [*items, *(None, ())[len(items) :]][:2]
     if isinstance(shape, int) and not isinstance(shape, bool):
         shape = (shape,)
     is_known = isinstance(type_, str) and type_ in DTYPES and 1 <= len(items) <= 3
     if not (is_known and _is_shape(shape)):
-        parts = f"a type ({', '.join(DTYPES)}) and a shape of whole numbers"
-        got = f"something else for {name[:80]!r}"
-        raise _no_config(what, f"each of {part} to have {parts}", got)
+        raise ValueError(
+            f"each of {part} to have a type ({', '.join(DTYPES)}) and a shape of whole numbers, "
+            f"got something else for {name[:80]!r}"
+        )
     return MemmapField(name, cast("Any", type_), tuple(cast("tuple[int, ...]", shape)), 0)
 
 
@@ -357,35 +369,10 @@ def _is_shape(shape: object) -> bool:
     )
 
 
-def _check_names(
-    what: str, fields: tuple[MemmapField, ...], meta_fields: tuple[MemmapField, ...]
-) -> None:
-    """Raise ValueError for names that the original cannot have, such as a path."""
-    invalid = [field.name for field in fields if not field.name.isidentifier()]
-    invalid += [field.name for field in meta_fields if set(field.name) & set("/\\\0")]
-    if invalid or not fields:
-        got = f"the name {invalid[0][:80]!r}" if invalid else "no field"
-        raise _no_config(what, "fields with names such as 'state'", got)
-    twice = {field.name for field in fields} & ({f.name for f in meta_fields} | set(_INTERNAL))
-    if twice:
-        got = f"{min(twice)!r} in both"
-        raise _no_config(what, "fields and meta_fields of different names", got)
-    for field in meta_fields:
-        internal = _INTERNAL.get(field.name, field)
-        if field.type != internal.type:
-            raise _no_config(what, f"{field.name} to be {internal.type!r}", repr(field.type))
-
-
-def _whole(what: str, name: str, value: object) -> int:
+def _whole(name: str, value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _MOST:
-        raise _no_config(what, f"{name} to be a whole number from 1 to {_MOST}", _describe(value))
+        raise ValueError(f"{name} to be a whole number from 1 to {_MOST}, got {_describe(value)}")
     return value
-
-
-def _no_config(what: str, expected: str, got: str) -> ValueError:
-    return ValueError(
-        f"{what}: expected {expected}, got {got}; it is not a config of memmap-replay-buffer"
-    )
 
 
 def _describe(value: object) -> str:

@@ -9,7 +9,7 @@ from collections import namedtuple
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, NoReturn, Self
+from typing import Any, ClassVar, NoReturn, Self
 
 import numpy as np
 
@@ -29,6 +29,8 @@ class _Dataset(ABC):
 
     # Of `filter_meta` only episodes are chosen whose fields have these values. Episodes stored
     # later are not in it. An episode that was overwritten since is refused.
+
+    _behind: ClassVar[int | None] = None  # steps behind each item's first one; None: it has all
 
     def __init__(
         self,
@@ -54,9 +56,18 @@ class _Dataset(ABC):
                 )
             is_wanted &= metas[name] == value
         self._places = np.flatnonzero(is_wanted)
+        lengths = rows.lengths[self._places]  # of which none is 0
+        counts = np.ones_like(lengths) if self._behind is None else lengths - self._behind
+        self._stops = np.cumsum(counts)
+        self._begins = self._stops - counts
 
-    @abstractmethod
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        return int(self._stops[-1]) if len(self._stops) else 0
+
+    def _at(self, items: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Positions of the items' episodes [B], and of the steps in them [B]."""
+        place = np.searchsorted(self._stops, items, side="right")
+        return self._places[place], items - self._begins[place]
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         """One item, as the original's data sets give it: tensors [...] by name."""
@@ -101,11 +112,8 @@ class Trajectories(_Dataset):
         self._shown = self._fields("fields", fields)
         self._return_mask = return_mask
 
-    def __len__(self) -> int:
-        return len(self._places)
-
     def _read(self, places: np.ndarray) -> Values:
-        chosen = self._places[places]
+        chosen, _ = self._at(places)
         numbers, lengths = self.rows.numbers[chosen], self.rows.lengths[chosen]
         values = self.rows.episodes(self._shown, numbers)
         values |= self.rows.metas(numbers) | {"_lens": lengths}
@@ -114,30 +122,13 @@ class Trajectories(_Dataset):
         return values
 
 
-class _StepDataset(_Dataset):
-    """Base of the data sets in which each item starts at one step of an episode."""
-
-    def __init__(self, horizon: int, *chosen: Any) -> None:
-        super().__init__(*chosen)
-        # The last ``horizon - 1`` steps of an episode start no item.
-        counts = np.maximum(self.rows.lengths[self._places] - (horizon - 1), 0)
-        self._stops = np.cumsum(counts)
-        self._begins = self._stops - counts
-
-    def __len__(self) -> int:
-        return int(self._stops[-1]) if len(self._stops) else 0
-
-    def _at(self, items: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Positions of the items' episodes [B], and of the steps in them [B]."""
-        place = np.searchsorted(self._stops, items, side="right")
-        return self._places[place], items - self._begins[place]
-
-
-class Steps(_StepDataset):
+class Steps(_Dataset):
     """Single steps of all episodes."""
 
+    _behind = 0
+
     def __init__(self, fields: Names, *chosen: Any) -> None:
-        super().__init__(1, *chosen)
+        super().__init__(*chosen)
         self._shown = self._fields("fields", fields)
 
     def _read(self, places: np.ndarray) -> Values:
@@ -146,10 +137,12 @@ class Steps(_StepDataset):
         return self.rows.steps(self._shown, numbers, steps) | self.rows.metas(numbers)
 
 
-class Transitions(_StepDataset):
+class Transitions(_Dataset):
     """Transitions of up to n steps: from step t to t + n, or to the episode's last stored step."""
 
     # Every step except an episode's last one starts one; `ReplayBuffer.dataloader` names the parts.
+
+    _behind = 1
 
     def __init__(
         self,
@@ -160,7 +153,7 @@ class Transitions(_StepDataset):
         *chosen: Any,
     ) -> None:
         self._n = whole_number("n_steps", n_steps, 1)
-        super().__init__(2, *chosen)
+        super().__init__(*chosen)
         self._now = self._fields("current_fields", current_fields)
         self._later = self._fields("next_fields", next_fields)
         self._between = self._fields("sequence_fields", sequence_fields, ())

@@ -1,10 +1,5 @@
 """The replay buffers of Stable-Baselines3, over a Stepwell replay.
 
-Before, and after::
-
-    from stable_baselines3.common.buffers import ReplayBuffer
-    from stepwell.buffers.dropin.sb3 import ReplayBuffer
-
 They have the constructors, methods, attributes and random draws of the originals, and models take
 them as ``replay_buffer_class``. In addition `ReplayBuffer.replay` keeps the same rows as episodes.
 """

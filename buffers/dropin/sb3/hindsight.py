@@ -6,7 +6,7 @@ import copy
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium import spaces
@@ -14,13 +14,12 @@ from gymnasium import spaces
 from ...base.errors import NotEnoughData
 from ...base.number_checks import check_whole
 from ...replay.replay import SequenceReplayBuffer
+from ..transition_writer import check_one_of
 from .replay import DictReplayBuffer
 from .step_ring import SB3HerReplayBuffer, observation_shape, random_numbers, registered
 
 if TYPE_CHECKING:
     import torch
-
-_Strategy: TypeAlias = Literal["future", "final", "episode"]
 
 
 @registered
@@ -97,7 +96,10 @@ class HerReplayBuffer(DictReplayBuffer, SB3HerReplayBuffer):
     ) -> None:
         check_whole("n_sampled_goal", n_sampled_goal, 0)
         _check_goals(observation_space)
-        self._strategy: _Strategy = _strategy_of(goal_selection_strategy)
+        # A member of SB3's GoalSelectionStrategy has its name in capitals.
+        strategy = str(getattr(goal_selection_strategy, "name", goal_selection_strategy)).lower()
+        check_one_of("goal_selection_strategy", strategy, ("future", "final", "episode"))
+        self._strategy = strategy
         super().__init__(
             buffer_size,
             observation_space,
@@ -203,6 +205,7 @@ class HerReplayBuffer(DictReplayBuffer, SB3HerReplayBuffer):
             NotEnoughData: No episode has ended yet.
             ValueError: The buffer has no env, or the env gives rewards of another shape.
         """
+        check_whole("batch_size", batch_size, 1)
         self.size()  # begins with the steps of a folder
         drawable = self._episodes.drawable()
         if not len(drawable):
@@ -330,7 +333,7 @@ class _EpisodeRing:
             self._drawable = np.flatnonzero(self.length)
         return self._drawable
 
-    def goals(self, places: np.ndarray, strategy: _Strategy) -> np.ndarray:
+    def goals(self, places: np.ndarray, strategy: str) -> np.ndarray:
         """The places [n] int64 of steps after which the goals of steps ``places`` were achieved."""
         # "future" draws uniformly from the step itself to the last one of its episode, "final"
         # takes that last one, "episode" draws from all its episode.
@@ -345,15 +348,3 @@ class _EpisodeRing:
             number = np.random.randint(length)  # noqa: NPY002
         found: np.ndarray = (start + number) % size * num_envs + env
         return found
-
-
-def _strategy_of(value: object) -> _Strategy:
-    """The name of a strategy, or of a member of SB3's ``GoalSelectionStrategy``, in lower case."""
-    found: Any = str(getattr(value, "name", value)).lower()
-    names = get_args(_Strategy)
-    if found not in names:
-        raise ValueError(
-            f"goal_selection_strategy: expected one of {', '.join(names)}, got {value!r}"
-        )
-    strategy: _Strategy = found
-    return strategy

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections import deque
@@ -20,8 +21,9 @@ import numpy as np
 from gymnasium import spaces
 
 from ...base import native
-from ...base.errors import NotEnoughData
+from ...base.errors import NotEnoughData, StoreLocked
 from ...base.number_checks import check_whole
+from ...curation.episode_writer import check_replay
 from ...replay.replay import SequenceReplayBuffer
 from ...rows.episode import End
 from ...sampling.requests import Transitions
@@ -42,7 +44,6 @@ from .step_ring import (
     SB3ReplayBuffer,
     StepRing,
     check_kind,
-    check_replay,
     ends_by_clock,
     fitted,
     flags,
@@ -154,11 +155,12 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
     ) -> None:
         super().__init__(buffer_size, observation_space, action_space, device, n_envs)
         check_whole("n_steps", n_steps, 1)
-        check_replay(replay)
-        if path is not None and replay is not None:
-            raise ValueError(
-                f"replay: expected none with a path, got both, with {path}; leave one out"
-            )
+        if replay is not None:
+            check_replay("replay", replay)
+            if path is not None:
+                raise ValueError(
+                    f"replay: expected none with a path, got both, with {path}; leave one out"
+                )
         check_kind(observation_space, is_dict=isinstance(self, DictReplayBuffer))
         self.buffer_size = max(self.buffer_size // self.n_envs, 1)
         self.optimize_memory_usage = optimize_memory_usage
@@ -179,9 +181,21 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
             )
             self._ids = np.zeros((self.buffer_size, self.n_envs), np.int64)  # of their rows
             self._drawn = Transitions(1, fields=(str(self._spec.observation),))
-            self._check_room(replay)
+            if replay is not None and replay.capacity is not None and replay.capacity < self._held:
+                raise ValueError(
+                    f"replay: expected a capacity of at least {self._held} steps, as the "
+                    f"observations of the {self.buffer_size * self.n_envs} in the ring are kept "
+                    f"there, got {replay.capacity}; give more, or a smaller buffer_size"
+                )
         self._stored_in = ""  # the store that a saved buffer's ids are of
-        self._make_arrays()
+        # The ring: arrays [size, N, ...], as SB3 has them.
+        lead = self.buffer_size, self.n_envs
+        if self._ring is None:
+            self.observations, self.next_observations = self._zeros(lead), self._zeros(lead)
+        kind = self._maybe_cast_dtype(self.action_space.dtype)
+        self.actions = np.zeros((*lead, self.action_dim), kind)
+        self.rewards, self.dones, self.timeouts = (np.zeros(lead, np.float32) for _ in range(3))
+        self._use_arrays()
         self._waiting = 0  # steps that are not in the replay
         self._limits: deque[tuple[int, np.ndarray]] = deque()  # of steps yet to come, and envs
         # Steps that waited while the ring was full: the place behind them, and what is known.
@@ -196,25 +210,6 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
     def _held(self) -> int:
         """Steps of all envs that a replay must keep."""
         return (self.buffer_size + self._block) * self.n_envs
-
-    def _check_room(self, replay: SequenceReplayBuffer | None) -> None:
-        """Refuse a replay that would evict observations of the ring."""
-        if replay is not None and replay.capacity is not None and replay.capacity < self._held:
-            raise ValueError(
-                f"replay: expected a capacity of at least {self._held} steps, as the observations "
-                f"of the {self.buffer_size * self.n_envs} in the ring are kept there, got "
-                f"{replay.capacity}; give more, or a smaller buffer_size"
-            )
-
-    def _make_arrays(self) -> None:
-        """The ring: arrays ``[size, N, ...]``, as SB3 has them."""
-        lead = self.buffer_size, self.n_envs
-        if self._ring is None:
-            self.observations, self.next_observations = self._zeros(lead), self._zeros(lead)
-        kind = self._maybe_cast_dtype(self.action_space.dtype)
-        self.actions = np.zeros((*lead, self.action_dim), kind)
-        self.rewards, self.dones, self.timeouts = (np.zeros(lead, np.float32) for _ in range(3))
-        self._use_arrays()
 
     def _use_arrays(self) -> None:
         """Note the parts of observations, which are views of the ring's arrays."""
@@ -599,7 +594,8 @@ class ReplayBuffer(StepRing, SB3ReplayBuffer):
     def __del__(self) -> None:
         # Absent where __init__ was not completed.
         if not self.__dict__.get("is_closed", True) and not self._is_on_demand and self._waiting:
-            self.flush()
+            with contextlib.suppress(StoreLocked):  # of a fork: its parent stores them
+                self.flush()
 
     def __enter__(self) -> Self:
         return self

@@ -9,6 +9,8 @@ import numpy as np
 from gymnasium import spaces
 
 from ...base.errors import NotEnoughData
+from ...base.number_checks import check_whole
+from ...curation.episode_writer import check_replay
 from ...replay.replay import SequenceReplayBuffer
 from ...rows.episode_buffer import OBSERVED, EpisodeBuffer
 from ...spec.spec import Field, Spec
@@ -20,7 +22,6 @@ from .step_ring import (
     SB3RolloutBuffer,
     StepRing,
     check_kind,
-    check_replay,
     registered,
     rows_for,
     samples_class,
@@ -89,7 +90,8 @@ class RolloutBuffer(StepRing, SB3RolloutBuffer):
     ) -> None:
         super().__init__(buffer_size, observation_space, action_space, device, n_envs)
         check_kind(observation_space, is_dict=isinstance(self, DictRolloutBuffer))
-        check_replay(replay)
+        if replay is not None:
+            check_replay("replay", replay)
         self.gae_lambda = gae_lambda
         self.gamma = gamma
         self.generator_ready = False
@@ -219,7 +221,10 @@ class RolloutBuffer(StepRing, SB3RolloutBuffer):
 
         Raises:
             NotEnoughData: The rollout is not full.
+            ValueError: ``batch_size`` is not a whole number >= 1.
         """
+        if batch_size is not None:
+            check_whole("batch_size", batch_size, 1)
         if not self.full:
             raise NotEnoughData(
                 f"the rollout is not full: expected {self.buffer_size} steps, got {self.pos}; add "

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
 import importlib
 import math
 import os
-import weakref
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -18,6 +16,7 @@ from ...base.number_checks import check_whole
 from ...replay.replay import SequenceReplayBuffer
 from ...rows.episode_buffer import EpisodeBuffer
 from ...spec.exact_values import exactly, numbers_in
+from ..transition_writer import call_at_end
 
 if TYPE_CHECKING:
     import torch
@@ -223,17 +222,10 @@ class StepRing:
         return normalized
 
 
-def check_replay(replay: object) -> None:
-    """Refuse anything but a replay, or None."""
-    if not isinstance(replay, SequenceReplayBuffer | None):
-        raise TypeError(
-            f"replay: expected a SequenceReplayBuffer, got {type(replay).__name__}; make one"
-        )
-
-
 def store_at_end(replay: SequenceReplayBuffer, flush: Callable[[], None]) -> None:
     """Store waiting steps before the replay is closed, or the process ends; a method of theirs."""
     replay.call_before_close(flush)
+<<<<<<< HEAD
     atexit.register(_call, weakref.WeakMethod(flush))
 
 
@@ -242,6 +234,9 @@ def _call(reference: weakref.WeakMethod[Callable[[], None]]) -> None:
     # What was added after `close` has no place any more.
     if method is not None and not getattr(method.__self__, "is_closed", False):
         method()
+=======
+    call_at_end(flush)
+>>>>>>> s2
 
 
 def rows_for(replay: SequenceReplayBuffer, num_envs: int) -> EpisodeBuffer:

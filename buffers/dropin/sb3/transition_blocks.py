@@ -12,11 +12,7 @@ import numpy as np
 from ...replay.replay import SequenceReplayBuffer
 from ...rows.episode import Chunk, End
 
-_ENDS = {
-    0: End.PENDING,
-    1: End.TERMINATED,
-    2: End.TRUNCATED,
-}
+_ENDS = End.PENDING, End.TERMINATED, End.TRUNCATED  # by 0, and the values of the other two
 
 
 @dataclass(slots=True, eq=False)

@@ -106,7 +106,11 @@ class SB3Actor:
         }
         if not self._actions.is_box:
             return self._actions.for_envs(raw), extras
-        return self._actions.for_envs(self._bounded(raw)), {**extras, "raw_action": raw}
+        if model.policy.squash_output:
+            bounded = model.policy.unscale_action(raw)
+        else:
+            bounded = np.clip(raw, model.action_space.low, model.action_space.high)
+        return self._actions.for_envs(bounded), {**extras, "raw_action": raw}
 
     def value(self, observation: Any, /) -> np.ndarray:
         """Values [K] float32 of K observations ``[K, ...]``."""
@@ -122,16 +126,6 @@ class SB3Actor:
         if self._model.policy.training:  # only then, as it is slow
             self._model.policy.set_training_mode(False)
         return seen
-
-    def _bounded(self, raw: np.ndarray) -> np.ndarray:
-        """The action within the bounds of the space."""
-        policy, space = self._model.policy, self._model.action_space
-        found: np.ndarray = (
-            policy.unscale_action(raw)
-            if policy.squash_output
-            else np.clip(raw, space.low, space.high)
-        )
-        return found
 
 
 class SB3Explorer:

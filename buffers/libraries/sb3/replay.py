@@ -11,6 +11,7 @@ import numpy as np
 from gymnasium import spaces
 
 from ...base.errors import not_copied
+from ...curation.episode_writer import check_replay
 from ...dropin.sb3.step_ring import MAKER, ends_by_clock, fitted, flags, rows_for
 from ...replay.replay import SequenceReplayBuffer
 from ...rows.episode_buffer import EpisodeBuffer
@@ -79,6 +80,7 @@ def as_sb3_replay(
         ((32, 4), (32, 1), torch.float32)
     """
     check_off_policy(model, _NAME)
+    check_replay("replay", replay)
     return SB3Replay(replay, model, frame_stack=frame_stack, stack_padding=stack_padding)
 
 
@@ -121,7 +123,6 @@ class SB3Replay:
         types = load_sb3("common.type_aliases", _NAME)
         self._samples: Any = getattr(types, f"{kind}BufferSamples")
         self._to_tensors = DeviceTensors(self.device)
-        self._last_request: Transitions | None = None
         self._buffer: EpisodeBuffer | None = None  # made by the first call of `add`
         self._added = 0
         self._checked: Spec | None = None
@@ -179,7 +180,8 @@ class SB3Replay:
             if self._waiting * 1000 >= len(self.replay) * min(10, self.n_envs):
                 self.flush()
         self._check_rows()
-        batch = self.replay.sample(self._request(batch_size))
+        request = Transitions(batch_size, self.n_steps, self.gamma, fields=_FIELDS)
+        batch = self.replay.sample(request)
         seen = batch.observation, batch.next_observation
         if not self._are_as_stored:
             seen = tuple(self._observations.fit(part, 1, for_buffer=True) for part in seen)
@@ -261,11 +263,6 @@ class SB3Replay:
             "loaded again, open the folder and assign "
             "model.replay_buffer = as_sb3_replay(replay, model)",
         )
-
-    def _request(self, batch_size: int) -> Transitions:
-        if self._last_request is None or self._last_request.batch_size != batch_size:
-            self._last_request = Transitions(batch_size, self.n_steps, self.gamma, fields=_FIELDS)
-        return self._last_request
 
     def _chosen(self, action: Any) -> np.ndarray:
         """Actions [B, A] as SB3's replays hold them."""

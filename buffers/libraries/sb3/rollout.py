@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -78,7 +79,7 @@ def to_sb3_rollout(
         )
     check_on_policy(model, _NAME)
     kind = _kind_of_buffer(model, buffers)
-    rows = _rows_of(rollout, model, ask_model)
+    arrays, last_value, is_over = _rows_of(rollout, model, ask_model)
     buffer = _filled_class(kind)(
         rollout.num_steps,
         model.observation_space,
@@ -89,16 +90,12 @@ def to_sb3_rollout(
         n_envs=rollout.num_envs,
     )
     buffer.whole_shape = model.n_steps, model.n_envs
-    buffer.observations = rows.observation
-    buffer.actions = rows.action
-    buffer.rewards = rows.reward
-    buffer.episode_starts = rows.episode_start
-    buffer.values = rows.value
-    buffer.log_probs = rows.log_prob
+    for name, array in arrays.items():
+        setattr(buffer, name, array)
     buffer.pos, buffer.full = buffer.buffer_size, True
-    buffer.compute_returns_and_advantage(buffers.th.from_numpy(rows.last_value), rows.is_over)
+    buffer.compute_returns_and_advantage(buffers.th.from_numpy(last_value), is_over)
     if not rollout.mask.all():
-        _leave_out(buffer, rollout.mask)
+        _leave_out(buffer, rollout.mask, [*arrays, "advantages", "returns"])
     count_sb3_steps(model, rollout.steps, total_steps=total_steps)
     for total, length in zip(rollout.episode_returns, rollout.episode_lengths, strict=True):
         model.ep_info_buffer.append({"r": total, "l": length, "t": 0.0})  # for `dump_logs`
@@ -106,22 +103,11 @@ def to_sb3_rollout(
     return buffer
 
 
-class _Rows(NamedTuple):
-    """The arrays of SB3's buffer, [T, N, ...]; zeros where there is no step."""
-
-    observation: Any
-    action: np.ndarray
-    reward: np.ndarray
-    episode_start: np.ndarray
-    value: np.ndarray
-    log_prob: np.ndarray
-    last_value: np.ndarray
-    is_over: np.ndarray
-    """[N]: the episode is over with the last row."""
-
-
-def _rows_of(rollout: Rollout, model: Any, ask_model: bool) -> _Rows:
-    """Check the rollout and convert it, without changing the model."""
+def _rows_of(
+    rollout: Rollout, model: Any, ask_model: bool
+) -> tuple[dict[str, Any], np.ndarray, np.ndarray]:
+    """Arrays [T, N, ...] by SB3's names, values [N] behind the last row, ends [N] with that row."""
+    # They are zeros where there is no step. The model is not changed.
     if rollout.num_steps != model.n_steps:
         raise ValueError(
             f"{_NAME}: expected a rollout of n_steps={model.n_steps} rows, as the model does, got "
@@ -148,35 +134,30 @@ def _rows_of(rollout: Rollout, model: Any, ask_model: bool) -> _Rows:
     flags = RowFlags(rollout.is_first, rollout.terminated, rollout.truncated, rollout.cut, mask)
     flags.check_ends(rollout.bootstrap)
     check_finite("reward", rollout.reward, mask, "correct the env, or the rollout's reward")
-    found = _values_by_model(rollout, model, action) if ask_model else _values_by_policy(rollout)
-    reward, last_value = _bootstrapped(rollout, flags, found, model.gamma)
-    episode_start = rollout.is_first.astype(np.float32)
-    episode_start[1:][flags.ends[:-1]] = 1
-    return _Rows(
-        observation,
-        action,
-        reward,
-        episode_start,
-        np.where(mask, found.value, np.float32(0)),
-        np.where(mask, found.log_prob, np.float32(0)),
-        last_value,
-        flags.ends[-1] | ~mask[-1],
-    )
-
-
-def _bootstrapped(
-    rollout: Rollout, flags: RowFlags, found: _RowValues, gamma: float
-) -> tuple[np.ndarray, np.ndarray]:
-    """Rewards [T, N] with the values of true last observations, and values behind the last row."""
-    # An env's open end at the rollout's end is not a reward yet: SB3 takes its value apart.
-    reward = np.where(rollout.mask, rollout.reward, 0).astype(np.float32)
+    if ask_model:
+        value, log_prob, behind = _values_by_model(rollout, model, action)
+    else:
+        value, log_prob, behind = _values_by_policy(rollout)
+    # To the rewards come the values of true last observations. An env's open end at the rollout's
+    # end is not a reward yet: SB3 takes its value apart.
+    reward = np.where(mask, rollout.reward, 0).astype(np.float32)
     last_value = np.zeros(rollout.num_envs, np.float32)
     step, env = rollout.bootstrap.step, rollout.bootstrap.env
     is_ended = flags.ends[step, env]
     some = is_ended & ~rollout.terminated[step, env]
-    reward[step[some], env[some]] += np.float32(gamma) * found.behind[some]
-    last_value[env[~is_ended]] = found.behind[~is_ended]
-    return reward, last_value
+    reward[step[some], env[some]] += np.float32(model.gamma) * behind[some]
+    last_value[env[~is_ended]] = behind[~is_ended]
+    episode_start = rollout.is_first.astype(np.float32)
+    episode_start[1:][flags.ends[:-1]] = 1
+    arrays = {
+        "observations": observation,
+        "actions": action,
+        "rewards": reward,
+        "episode_starts": episode_start,
+        "values": np.where(mask, value, np.float32(0)),
+        "log_probs": np.where(mask, log_prob, np.float32(0)),
+    }
+    return arrays, last_value, flags.ends[-1] | ~mask[-1]
 
 
 def _kind_of_buffer(model: Any, buffers: Any) -> Any:
@@ -206,7 +187,7 @@ def _filled_class(kind: Any) -> Any:
     return type(f"Filled{kind.__name__}", (kind,), {"reset": reset})
 
 
-def _leave_out(buffer: Any, is_kept: np.ndarray) -> None:
+def _leave_out(buffer: Any, is_kept: np.ndarray, names: Sequence[str]) -> None:
     """Keep the selected rows of [T, N] only, as one column, env by env."""
     # No advantage depends on the others: the row before one without a step ended its episode.
     env, step = np.nonzero(is_kept.T)
@@ -215,20 +196,15 @@ def _leave_out(buffer: Any, is_kept: np.ndarray) -> None:
         found: np.ndarray = array[step, env][:, None]
         return found
 
-    buffer.observations = map_tree(kept, buffer.observations)
-    for name in ("actions", "rewards", "episode_starts", "values", "log_probs"):
-        setattr(buffer, name, kept(getattr(buffer, name)))
-    buffer.advantages, buffer.returns = kept(buffer.advantages), kept(buffer.returns)
+    for name in names:
+        setattr(buffer, name, map_tree(kept, getattr(buffer, name)))
     buffer.buffer_size, buffer.n_envs = len(step), 1
     buffer.pos = len(step)
 
 
-class _RowValues(NamedTuple):
-    """A model's values and log-probabilities of a rollout, float32."""
-
-    value: np.ndarray  # [T, N]: V of each row's observation
-    log_prob: np.ndarray  # [T, N]: of each row's action
-    behind: np.ndarray  # [K]: V of what followed on each open end
+# float32: values of each row's observation and log-probabilities of its action [T, N], and values
+# [K] of what followed on each open end.
+_RowValues: TypeAlias = "tuple[np.ndarray, np.ndarray, np.ndarray]"
 
 
 def _values_by_policy(rollout: Rollout) -> _RowValues:
@@ -255,7 +231,7 @@ def _values_by_policy(rollout: Rollout) -> _RowValues:
             f"bootstrap.value: expected float32, as Stable-Baselines3 keeps values, got "
             f"{behind.dtype}; convert it in the policy's value()"
         )
-    return _RowValues(found[0], found[1], behind.astype(np.float32, copy=False))
+    return found[0], found[1], behind.astype(np.float32, copy=False)
 
 
 def _values_by_model(rollout: Rollout, model: Any, action: np.ndarray) -> _RowValues:
@@ -279,4 +255,4 @@ def _values_by_model(rollout: Rollout, model: Any, action: np.ndarray) -> _RowVa
         follows = np.zeros(0, np.float32)
         if len(rollout.bootstrap.step):
             follows = policy.predict_values(to_tensors(behind)).cpu().numpy().ravel()
-    return _RowValues(value, log_prob, follows)
+    return value, log_prob, follows

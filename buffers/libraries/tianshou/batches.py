@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from itertools import zip_longest
 from operator import itemgetter
 from typing import Any
 
@@ -101,7 +102,7 @@ def to_tianshou_buffer(
     """
     tianshou = load_tianshou("to_tianshou_buffer")
     streams = _streams(source)
-    longest = max((len(columns.cut) for columns in streams.values()), default=0)
+    longest = max((sum(part.steps for part in several) for several in streams), default=0)
     if longest == 0:
         raise ValueError("to_tianshou_buffer: expected at least one step, got none; collect first")
     if buffer is None:
@@ -110,12 +111,10 @@ def to_tianshou_buffer(
         buffer = tianshou.VectorReplayBuffer(room * len(streams), len(streams))
     else:
         _check_buffer(buffer, size, len(streams), longest)
-    rows = [as_batch(columns) for _, columns in sorted(streams.items())]
-    lengths = np.array([len(row["rew"]) for row in rows])
-    for step in range(longest):
-        some = np.flatnonzero(lengths > step)
-        steps = [map_tree(itemgetter(step), rows[n]) for n in some]
-        buffer.add(tianshou.Batch.stack([tianshou.Batch(one) for one in steps]), buffer_ids=some)
+    for newest in zip_longest(*map(_steps_of, streams)):
+        some = np.array([number for number, step in enumerate(newest) if step is not None])
+        steps = [tianshou.Batch(step) for step in newest if step is not None]
+        buffer.add(tianshou.Batch.stack(steps), buffer_ids=some)
     return buffer
 
 
@@ -159,28 +158,22 @@ def as_batch(columns: TransitionColumns) -> dict[str, Any]:
 
 def _streams(
     source: SequenceReplayBuffer | Rollout | Iterable[Episode],
-) -> dict[int, TransitionColumns]:
-    """The steps of each env, one episode after the other."""
+) -> list[list[TransitionColumns]]:
+    """The steps of each env: of one episode after the other."""
     if isinstance(source, Rollout):
-        return rollout_steps(source)
+        return [[columns] for columns in rollout_steps(source)]
     episodes = source.iter_episodes() if isinstance(source, SequenceReplayBuffer) else source
     found: dict[int, list[TransitionColumns]] = {}
     for episode in episodes:
         found.setdefault(episode.stream, []).append(episode_steps(episode))
-    return {stream: _joined(several) for stream, several in found.items()}
+    return [several for _, several in sorted(found.items())]
 
 
-def _joined(several: list[TransitionColumns]) -> TransitionColumns:
-    def joined(parts: list[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
-        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-
-    return TransitionColumns(
-        joined([columns.fields for columns in several]),
-        joined([columns.next_observation for columns in several]),
-        np.concatenate([columns.terminated for columns in several]),
-        np.concatenate([columns.truncated for columns in several]),
-        np.concatenate([columns.cut for columns in several]),
-    )
+def _steps_of(several: list[TransitionColumns]) -> Iterator[dict[str, Any]]:
+    """One step after the other, by Tianshou's names."""
+    for columns in several:
+        rows = as_batch(columns)
+        yield from (map_tree(itemgetter(step), rows) for step in range(columns.steps))
 
 
 def _check_room(room: int, longest: int) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from ...base.errors import not_copied
 from ...base.number_checks import check_whole, is_whole
+from ...curation.episode_writer import check_replay
 from ...replay.replay import SequenceReplayBuffer
 from ...sampling.batch import map_tree
 from ...sampling.requests import Draw, Sequences
@@ -55,6 +56,7 @@ def as_tianshou_replay(
         >>> batch.obs.shape, buffer[buffer.next(indices)].obs_next.shape
         ((32, 4), (32, 4))
     """
+    check_replay("replay", replay)
     load_tianshou("as_tianshou_replay")
     check_whole("n_step", n_step, 1)
     # Padding after an episode's end: the lookahead is shorter there.

@@ -11,6 +11,7 @@ import numpy as np
 
 from ...base import untrusted_json
 from ...base.errors import StoreNotFound, not_copied
+from ...base.number_checks import check_whole, is_whole
 from ...curation.episode_writer import EpisodeWriter
 from ...replay.replay import SequenceReplayBuffer
 from ...sampling.requests import Draw, Hindsight, Sequences, Transitions
@@ -98,6 +99,7 @@ def as_torchrl_replay(
             1, n_step, gamma, draw, stack=stack, beta=beta, relabel=relabel
         )
     else:
+        check_whole("slice_len", slice_len, 1)
         if n_step != 1:
             raise ValueError(
                 f"n_step: expected 1 with slice_len, got {n_step}; leave one of the two out"
@@ -372,9 +374,10 @@ class TorchRLReplay:
                 "as_torchrl_replay"
             )
         length = self._request.length if isinstance(self._request, Sequences) else 1
-        if rows < 1 or rows % length:
+        if not is_whole(rows) or rows < 1 or rows % length:
             raise ValueError(
-                f"batch_size: expected a multiple of slice_len={length}, got {rows}; it counts rows"
+                f"batch_size: expected a multiple of slice_len={length}, got {rows!r}; it counts "
+                f"rows"
             )
         return rows // length
 

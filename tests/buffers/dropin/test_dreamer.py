@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import random
 import re
 from pathlib import Path
@@ -90,6 +92,16 @@ def assert_is_of_the_stream(play: Play, rows: Any, drawn: Any, b: int) -> tuple[
             assert rewards[place] == played.reward(step)
             assert terminals[place] == played.terminal(step)
     return line[first]  # type: ignore[no-any-return]
+
+
+def test_drawn_sequences_can_be_copied_and_sent_to_another_process() -> None:
+    buffer, _ = make_buffer(20, 3)
+    for step in range(10):
+        buffer.add(image(step), np.zeros(2), 1.0, False)
+    drawn = buffer.sample()
+    for found in (copy.deepcopy(drawn), pickle.loads(pickle.dumps(drawn))):
+        assert all((mine == one).all() for mine, one in zip(found, drawn, strict=True))
+        assert (found.batch.ids == drawn.batch.ids).all()
 
 
 def test_a_sequence_longer_than_the_buffer_is_refused(tmp_path: Path) -> None:

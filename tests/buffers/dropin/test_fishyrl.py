@@ -458,6 +458,7 @@ def test_an_invalid_state_is_refused_and_changes_nothing(tmp_path: Path) -> None
         (IndependentVectorizedBuffer(2, 10), state, r"state_dict: .*\b2 envs\b.*\b3\b"),
         (player.buffer, {"_buffers": [], "_rng": {}}, r"state_dict: .*_buffers, _rng.*FishyRL"),
         (player.buffer, state | {"rows": state["rows"][:-9]}, r"packed chunks: .*\bbytes\b"),
+        (IndependentVectorizedBuffer(N, 10), state | {"generator": {}}, r"generator: .*PCG64"),
         (
             IndependentVectorizedBuffer(N, 10, path=tmp_path / "a"),
             state,

@@ -103,7 +103,7 @@ KEPT_AT_THE_END = "dreamer", "iris", "fishyrl", "frame_history", "sb3", "sb3 rol
 
 
 @pytest.mark.parametrize(
-    ("name", "closes"), [*((name, False) for name in KEPT_AT_THE_END), ("sb3 rollout", True)]
+    ("name", "closes"), [(name, closes) for name in KEPT_AT_THE_END for closes in (False, True)]
 )
 def test_a_program_that_closes_no_buffer_or_only_its_replay_keeps_its_steps(
     name: str, closes: bool, tmp_path: Path

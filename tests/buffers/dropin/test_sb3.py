@@ -593,6 +593,8 @@ def test_a_wrong_step_or_draw_is_refused() -> None:
         with pytest.raises(NotEnoughData, match="full"):
             rollout.get(2)
         rollout.add(np.zeros((1, 3)), np.zeros((1, 1)), np.zeros(1), np.zeros(1), one, one)
+    with pytest.raises(ValueError, match=r"batch_size: .*>= 1.*-1"):
+        rollout.get(-1)
     with pytest.raises(ValueError, match=r"add: .*2 steps.*reset"):
         rollout.add(np.zeros((1, 3)), np.zeros((1, 1)), np.zeros(1), np.zeros(1), one, one)
 

@@ -264,6 +264,8 @@ def test_what_cannot_work_is_refused() -> None:
     buffer.set_env(DummyVecEnv([WrongEnv]))
     with pytest.raises(ValueError, match="expected 8 rewards"):
         buffer.sample(10)
+    with pytest.raises(ValueError, match=r"batch_size: .*>= 1.*\b0\b"):
+        buffer.sample(0)
 
 
 # Models

@@ -137,6 +137,10 @@ def test_num_actions_comes_from_the_env_or_the_caller() -> None:
         as_sheeprl_replay(tagged_store(IMAGE), num_actions=[2, 3])
     with pytest.raises(ValueError, match=r"num_actions.*0 to 1.*0 to 3"):
         as_sheeprl_replay(tagged_store(IMAGE), num_actions=2).sample(64)
+    with pytest.raises(ValueError, match=r"num_actions: .*>= 1.*\b2\.5\b"):
+        as_sheeprl_replay(tagged_store(IMAGE), num_actions=2.5)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"channels: .*'first' or 'last'.*'middle'"):
+        as_sheeprl_replay(tagged_store(IMAGE), channels="middle")  # type: ignore[arg-type]
 
 
 def test_invalid_arguments_are_refused() -> None:

@@ -147,6 +147,8 @@ def test_invalid_outputs_and_arguments_are_refused() -> None:
     for module, options, message in cases:
         with pytest.raises(ValueError, match=message):
             torch_policy(module, **options)(SEEN, FIRST)
+    with pytest.raises(TypeError, match=r"module: .*NoneType"):
+        torch_policy(None)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"mode.*categorical, greedy, gaussian, mean.*'beta'"):
         torch_policy(net, mode="beta")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"value.*'last'.*None.*got 3"):

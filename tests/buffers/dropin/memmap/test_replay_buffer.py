@@ -371,6 +371,8 @@ def test_the_size_of_a_ring_is_bounded(tmp_path: Path) -> None:
         ({"fields": {"x": "double"}}, r"'x'.*float, int, bool, uint8.*'double'"),
         ({"fields": {"x": ("uint8", (), 0.5)}}, r"default.*'x'.*uint8.*\b0\.5"),
         ({"fields": {"x": ("float", (0,))}}, r"'x'.*>= 1.*\(0,\)"),
+        ({"fields": {"x": ("float", None)}}, r"'x'.*>= 1.*None"),
+        ({"fields": {"x": (["float"], 3)}}, r"'x'.*float, int, bool, uint8.*\['float'\]"),
         ({"fields": {"_x": "float"}}, r"field.*'_x'"),
         ({"fields": {"a b": "float"}}, r"field.*'a b'"),
         ({"fields": {"m": "int"}}, r"fields.*meta_fields.*'m'"),

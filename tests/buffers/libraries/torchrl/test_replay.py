@@ -110,6 +110,10 @@ def test_invalid_arguments_are_refused() -> None:
         next(iter(as_torchrl_replay(replay)))
     with pytest.raises(ValueError, match=r"batch_size.*slice_len=4.*got 6"):
         as_torchrl_replay(replay, 6, slice_len=4)
+    with pytest.raises(ValueError, match=r"batch_size.*slice_len=4.*got '8'"):
+        as_torchrl_replay(replay, "8", slice_len=4)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"slice_len: .*>= 1.*\b0\b"):
+        as_torchrl_replay(replay, slice_len=0)
     with pytest.raises(ValueError, match=r"n_step.*1 .*slice_len.*got 3"):
         as_torchrl_replay(replay, n_step=3, slice_len=4)
     with pytest.raises(ValueError, match=r"relabel.*slice_len"):
