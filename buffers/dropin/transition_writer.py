@@ -184,8 +184,10 @@ def call_at_end(method: Callable[[], None]) -> None:
 
 
 def _call(reference: weakref.WeakMethod[Callable[[], None]], process: int) -> None:
-    method = reference()
-    if method is not None and os.getpid() == process:
+    method: Any = reference()
+    if method is None or os.getpid() != process:
+        return
+    if not getattr(method.__self__, "is_closed", False):  # what came later has no place any more
         method()
 
 

@@ -225,18 +225,7 @@ class StepRing:
 def store_at_end(replay: SequenceReplayBuffer, flush: Callable[[], None]) -> None:
     """Store waiting steps before the replay is closed, or the process ends; a method of theirs."""
     replay.call_before_close(flush)
-<<<<<<< HEAD
-    atexit.register(_call, weakref.WeakMethod(flush))
-
-
-def _call(reference: weakref.WeakMethod[Callable[[], None]]) -> None:
-    method: Any = reference()
-    # What was added after `close` has no place any more.
-    if method is not None and not getattr(method.__self__, "is_closed", False):
-        method()
-=======
     call_at_end(flush)
->>>>>>> s2
 
 
 def rows_for(replay: SequenceReplayBuffer, num_envs: int) -> EpisodeBuffer:
