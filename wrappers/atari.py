@@ -14,21 +14,8 @@ import numpy.typing as npt
 
 from ..buffers.base.number_checks import MOST_ENVS, check_choice, check_whole
 from ..buffers.base.optional_libraries import installed_version, version_numbers
-from .ale_env import (
-    AleFrameSkip,
-    EmulatorSeed,
-    action_meanings,
-    emulator_of,
-    quiet_emulators,
-)
-from .atari_settings import (
-    AtariSettings,
-    Backend,
-    LifeLoss,
-    Pool,
-    find_game,
-    game_ids,
-)
+from .ale_env import AleFrameSkip, EmulatorSeed, action_meanings, emulator_of, quiet_emulators
+from .atari_settings import AtariSettings, Backend, LifeLoss, Pool, find_game, game_ids
 from .episodes import EpisodicLife, FireReset, NoopStart
 from .frames import FrameStack
 from .make_vector_env import checked_num_workers, vectorize

@@ -10,13 +10,7 @@ import numpy as np
 from gymnasium.core import ActType, ObsType
 
 from ..buffers.base.number_checks import check_whole
-from .ale_env import (
-    Emulator,
-    action_meanings,
-    emulator_actions,
-    emulator_info,
-    emulator_of,
-)
+from .ale_env import Emulator, action_meanings, emulator_actions, emulator_info, emulator_of
 from .env_results import RecordedWrapper
 
 

@@ -20,13 +20,7 @@ from .fixed_spaces import with_fixed_spaces
 from .recipe import recipe_of, spec_of
 from .seeded_resets import with_seeded_resets
 from .workers.processes import available_cores, checked_start_method, is_daemon
-from .workers.vector_env import (
-    CannotFork,
-    OneEnvEach,
-    WorkerVectorEnv,
-    checked_env,
-    one_env_each,
-)
+from .workers.vector_env import CannotFork, OneEnvEach, WorkerVectorEnv, checked_env, one_env_each
 from .workers.worker import EnvFn
 
 AnyEnv = gym.Env[Any, Any]

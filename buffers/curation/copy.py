@@ -11,13 +11,7 @@ from typing import cast, get_args
 from ..base.errors import SpecMismatch, StoreCorrupt
 from ..base.number_checks import check_choice, is_whole
 from ..base.optional_libraries import installed_version
-from ..base.progress import (
-    Progress,
-    Status,
-    check_progress,
-    episodes_status,
-    progress_function,
-)
+from ..base.progress import Progress, Status, check_progress, episodes_status, progress_function
 from ..replay.replay import SequenceReplayBuffer
 from ..rows.episode import Chunk
 from ..spec.spec import Spec

@@ -15,13 +15,7 @@ from ..base.errors import SpecMismatch, not_copied
 from ..replay.replay import SequenceReplayBuffer
 from ..rows.digest import Digest
 from ..rows.episode import Chunk, End, Episode
-from ..rows.step_columns import (
-    are_equal,
-    check_fields,
-    check_names,
-    has_final_row,
-    inferred_spec,
-)
+from ..rows.step_columns import are_equal, check_fields, check_names, has_final_row, inferred_spec
 from ..spec.spec import Field, Spec
 from ..storage.chunk_codec import ChunkDecoder, ChunkEncoder
 from ..storage.chunk_index import Counters

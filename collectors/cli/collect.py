@@ -28,11 +28,7 @@ from ..loop.collector import Collector, check_shard
 from ..loop.report import CollectReport, collect_status, rate_parts
 from .game_options import EnvName, GivenGameOptions, Workers, run_option, with_game_options
 from .load_policy import Policy, load_policy
-from .make_envs import (
-    EnvRequest,
-    make_envs,
-    refuse_endless,
-)
+from .make_envs import EnvRequest, make_envs, refuse_endless
 from .options import count_in, number_of_bytes, parse_metadata, refuse_store
 from .output import Output, Part, plural, with_output
 from .run_config import config_text, naming_config, take_config

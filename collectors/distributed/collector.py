@@ -33,21 +33,9 @@ from ..loop.report import EpisodeReport
 from ..loop.step_loop import check_function
 from ..loop.vector_envs import Vector
 from ..policies.as_policy import GivenPolicy
-from .actor_pool import (
-    ActorPool,
-    Answered,
-    Died,
-    Failed,
-    Placement,
-    Short,
-)
+from .actor_pool import ActorPool, Answered, Died, Failed, Placement, Short
 from .delivery import Delivery, Free, Mirror, Taken, Waiting
-from .engine import (
-    ActorDied,
-    Engine,
-    Reference,
-    RemoteError,
-)
+from .engine import ActorDied, Engine, Reference, RemoteError
 from .folders import Folders, sessions_in
 from .group_life import NO_CALL, GroupLife, another_seed, is_empty, shares_of
 from .host import GroupHost, RowsDiffer

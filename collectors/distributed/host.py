@@ -34,15 +34,7 @@ from ..loop.step_loop import EpisodeCounter
 from ..loop.vector_envs import Vector
 from ..policies.as_policy import GivenPolicy
 from .folders import GroupFolder
-from .messages import (
-    Call,
-    CallTotals,
-    GroupOptions,
-    GroupStart,
-    Opening,
-    Payload,
-    Piece,
-)
+from .messages import Call, CallTotals, GroupOptions, GroupStart, Opening, Payload, Piece
 
 __all__ = ["GroupHost", "MakeEnvs", "MakePolicy", "RowsDiffer"]
 

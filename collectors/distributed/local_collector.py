@@ -10,11 +10,7 @@ from ...wrappers.workers.processes import available_cores
 from ..loop.report import EpisodeReport
 from ..loop.step_result import MetadataOrFunction
 from ..policies.as_policy import GivenPolicy
-from .collector import (
-    DistributedCollector,
-    GivenEnvs,
-    GivenReplay,
-)
+from .collector import DistributedCollector, GivenEnvs, GivenReplay
 from .local_engine import LocalEngine, check_sendable
 from .messages import GroupOptions
 

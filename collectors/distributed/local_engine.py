@@ -25,23 +25,8 @@ from ...wrappers.workers.processes import (
     ends_with,
     exit_in_words,
 )
-from .engine import (
-    Actor,
-    ActorDied,
-    Answer,
-    NotEnoughResources,
-    Reference,
-)
-from .local_actor import (
-    CALL,
-    FORGET,
-    HOLD,
-    MAKE,
-    NUMBER,
-    Held,
-    MessageReader,
-    packed,
-)
+from .engine import Actor, ActorDied, Answer, NotEnoughResources, Reference
+from .local_actor import CALL, FORGET, HOLD, MAKE, NUMBER, Held, MessageReader, packed
 
 _BUFFER_BYTES = 1 << 20  # of a socket: a host seldom waits until a piece is written
 _PROGRAM = (

@@ -9,12 +9,7 @@ from functools import partial
 from ..loop.report import EpisodeReport
 from ..loop.step_result import MetadataOrFunction
 from ..policies.as_policy import GivenPolicy
-from .collector import (
-    DistributedCollector,
-    GivenEnvs,
-    GivenReplay,
-    OnDeath,
-)
+from .collector import DistributedCollector, GivenEnvs, GivenReplay, OnDeath
 from .local_engine import check_sendable
 from .messages import GroupOptions
 

@@ -18,15 +18,7 @@ from ray._private.services import canonicalize_bootstrap_address
 from ray.autoscaler.v2.sdk import get_cluster_status
 from ray.util.metrics import Gauge
 
-from .engine import (
-    Actor,
-    ActorDied,
-    Answer,
-    Reference,
-    RemoteError,
-    in_one_line,
-    remote_error,
-)
+from .engine import Actor, ActorDied, Answer, Reference, RemoteError, in_one_line, remote_error
 
 _LOG = logging.getLogger("stepwell.collectors")
 _CONNECT_SECONDS = 10.0

@@ -28,12 +28,7 @@ from ..policies.as_policy import GivenPolicy, as_policy
 from ..policies.policy import SeededPolicy, load_state_of, state_of, value_of
 from ..policies.policy_caller import PolicyCaller
 from .curves import Curves
-from .report import (
-    CollectReport,
-    EpisodeReport,
-    StepReport,
-    collect_status,
-)
+from .report import CollectReport, EpisodeReport, StepReport, collect_status
 from .reset_seeds import Reseed
 from .result_reader import ResultReader
 from .session import Session, SpaceWatch, spec_of_rows

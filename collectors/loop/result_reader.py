@@ -17,11 +17,7 @@ from ...buffers.spec.exact_values import exactly, flags_of, numbers_in, rewards_
 from ...buffers.spec.spec import flatten, unflatten
 from ...wrappers.final_observations import OverwriteDetector
 from .reset_seeds import Reseed, ResetSeeds
-from .step_result import (
-    EpisodeMetadata,
-    InfoReader,
-    StepResult,
-)
+from .step_result import EpisodeMetadata, InfoReader, StepResult
 from .vector_envs import FrameCounters, Vector, is_ale, mode_of, returns_copies
 
 _BOOL, _FLOAT = np.dtype(np.bool_), np.dtype(np.float64)

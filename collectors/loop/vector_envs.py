@@ -9,21 +9,11 @@ from typing import Any, Literal, cast
 
 import gymnasium
 import numpy as np
-from gymnasium.vector import (
-    AsyncVectorEnv,
-    AutoresetMode,
-    SyncVectorEnv,
-    VectorEnv,
-    VectorWrapper,
-)
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
 
 from ...wrappers.envpool import from_envpool, is_pool
 from ...wrappers.faults import Faults, Tolerant, given
-from ...wrappers.fixed_spaces import (
-    require_divisible,
-    with_fixed_spaces,
-    with_fixed_vector_spaces,
-)
+from ...wrappers.fixed_spaces import require_divisible, with_fixed_spaces, with_fixed_vector_spaces
 from ...wrappers.make_vector_env import declared_info as declared_info
 from ...wrappers.make_vector_env import declared_mode, require_spaces
 from ...wrappers.seeded_resets import with_seeded_resets

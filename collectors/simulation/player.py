@@ -14,13 +14,7 @@ from ...buffers.base.number_checks import check_whole
 from ...buffers.base.progress import Part, Status, rate
 from ...buffers.provenance.chains import Chain, Play
 from ...wrappers.workers.processes import available_cores
-from .lanes import (
-    Lanes,
-    LanesInWorkers,
-    PlayedPart,
-    Segment,
-    open_lanes,
-)
+from .lanes import Lanes, LanesInWorkers, PlayedPart, Segment, open_lanes
 from .remake import EnvMaker
 
 _T = TypeVar("_T")

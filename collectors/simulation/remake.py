@@ -26,13 +26,7 @@ from ...wrappers.make_vector_env import find_spec
 from ...wrappers.seeded_resets import SeededResets
 from ..loop.session import machine_facts
 from ..loop.step_result import info_of
-from .guard import (
-    CURE,
-    check_recipe,
-    checked_spec,
-    recorded_id,
-    shortened,
-)
+from .guard import CURE, check_recipe, checked_spec, recorded_id, shortened
 from .lanes import AnyEnv, RowForm, call_in_bounds
 
 if TYPE_CHECKING:

@@ -18,14 +18,7 @@ from ...buffers.curation.stored_episode import StoredEpisode
 from ...buffers.provenance.chains import Chain, Play, chains_of
 from ...buffers.storage.joined import ID_BITS, JoinedStorage
 from ...buffers.storage.protocol import Storage
-from .player import (
-    Closing,
-    PlayedRows,
-    Player,
-    check_repeats,
-    played_status,
-    steps_of,
-)
+from .player import Closing, PlayedRows, Player, check_repeats, played_status, steps_of
 from .remake import AtariBackend, EnvMaker, EnvSource, maker_of
 
 if TYPE_CHECKING:

@@ -13,14 +13,7 @@ from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 
 from ...buffers.base.errors import not_copied
 from ...buffers.base.number_checks import check_choice, check_sticky, check_whole
-from ..snapshots import (
-    SavedGame,
-    check_fact,
-    pack,
-    saved_generator,
-    saved_info,
-    unpack,
-)
+from ..snapshots import SavedGame, check_fact, pack, saved_generator, saved_info, unpack
 from ..versions import module_versions
 from .buttons import Actions, action_set
 from .cartridge import RAM_BYTES, Cartridge, Image

@@ -8,14 +8,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from ..env_results import (
-    AdaptedEnv,
-    is_of,
-    layers_of,
-    owned_array,
-    owned_info,
-    owned_observation,
-)
+from ..env_results import AdaptedEnv, is_of, layers_of, owned_array, owned_info, owned_observation
 from ..versions import module_versions
 
 

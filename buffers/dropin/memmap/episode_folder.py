@@ -21,15 +21,7 @@ from ...spec.spec import Field, Spec, field_of
 from ...storage.disk.files import Files
 from ...storage.disk.folder import StoreFolder
 from ...storage.disk.storage import DiskStorage, closing_on_error
-from .config import (
-    Config,
-    Marker,
-    has_marker,
-    missing_marker,
-    read_marker,
-    to_plain,
-    write_marker,
-)
+from .config import Config, Marker, has_marker, missing_marker, read_marker, to_plain, write_marker
 
 _WRITERS: weakref.WeakValueDictionary[Path, EpisodeFolder] = weakref.WeakValueDictionary()
 """The folders open for writing in this process; opening one again returns the same object."""

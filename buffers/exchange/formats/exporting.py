@@ -11,13 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ...base.errors import NotEnoughData
-from ...base.progress import (
-    Progress,
-    Status,
-    check_progress,
-    episodes_status,
-    progress_function,
-)
+from ...base.progress import Progress, Status, check_progress, episodes_status, progress_function
 from ...curation.selection import choose
 from ...curation.stored_episode import StoredEpisode, stored_episodes
 from ...replay.replay import SequenceReplayBuffer

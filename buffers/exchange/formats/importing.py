@@ -14,13 +14,7 @@ from types import TracebackType
 from typing import Final, cast
 
 from ...base.errors import StepwellError
-from ...base.progress import (
-    Progress,
-    Status,
-    check_progress,
-    episodes_status,
-    progress_function,
-)
+from ...base.progress import Progress, Status, check_progress, episodes_status, progress_function
 from ...base.untrusted_files import GivenFiles
 from ...curation.episode_writer import EpisodeWriter, check_new
 from ...replay.replay import SequenceReplayBuffer

@@ -34,14 +34,7 @@ from .file_columns import (
 )
 from .format import STACK_OPTION, Format, Reader, Source, Writer, episode_facts, stack_notes
 from .pictures import decoded_rows, encoded_rows
-from .tfrecord import (
-    Value,
-    decoded,
-    encoded,
-    load_crc32c,
-    read_records,
-    write_record,
-)
+from .tfrecord import Value, decoded, encoded, load_crc32c, read_records, write_record
 
 _SPLIT: Final = "train"
 

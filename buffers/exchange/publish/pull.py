@@ -12,13 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ...base.errors import StoreCorrupt
-from ...base.progress import (
-    Progress,
-    bytes_status,
-    check_progress,
-    format_bytes,
-    progress_function,
-)
+from ...base.progress import Progress, bytes_status, check_progress, format_bytes, progress_function
 from ...storage.disk.publish import publish
 from ...storage.disk.verify import verify
 from .hub import Repository, repository_name

@@ -18,13 +18,7 @@ from ...rows.episode_buffer import EpisodeBuffer
 from ...sampling.batch import TransitionBatch
 from ...sampling.requests import Sequences, Transitions
 from ...spec.spec import Spec, plain_array, unflatten
-from .models import (
-    ActionForm,
-    DeviceTensors,
-    ObservationForm,
-    check_off_policy,
-    load_sb3,
-)
+from .models import ActionForm, DeviceTensors, ObservationForm, check_off_policy, load_sb3
 
 _NAME = "as_sb3_replay"
 _FIELDS = ("observation", "action", "reward")

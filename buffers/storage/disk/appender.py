@@ -32,12 +32,7 @@ from .format import (
 )
 from .segment import LoadedSegment, SegmentMaps, load, segment_path
 from .snapshot import Border, StoreSnapshot, load_all
-from .writer import (
-    SegmentSizes,
-    SegmentWriter,
-    truncate,
-    write_missing_copies,
-)
+from .writer import SegmentSizes, SegmentWriter, truncate, write_missing_copies
 
 _LOG = logging.getLogger("stepwell.buffers.storage")
 SEGMENTS = 16

@@ -17,13 +17,7 @@ import numpy as np
 from ...base.errors import StoreCorrupt
 from ...base.untrusted_json import MOST
 from ...rows.episode import End
-from .format import (
-    MOST_STREAM,
-    SLOT,
-    Header,
-    TableCopy,
-    repair_advice,
-)
+from .format import MOST_STREAM, SLOT, Header, TableCopy, repair_advice
 
 _NUMBERS = (
     *("position", "episode", "stream", "first_row", "rows"),

@@ -16,22 +16,8 @@ from ...base.native import crc32
 from ..chunk_index import CHUNK, ChunkIndex, ChunkInfo, Counters
 from ..encoded_chunk import EncodedChunk
 from .files import Files, as_bytes
-from .format import (
-    SLOT,
-    Header,
-    Manifest,
-    SealedSegment,
-    Slot,
-    TableCopy,
-    align,
-    repair_advice,
-)
-from .recovery import (
-    CommittedSlots,
-    check_slots,
-    open_slots,
-    sealed_slots,
-)
+from .format import SLOT, Header, Manifest, SealedSegment, Slot, TableCopy, align, repair_advice
+from .recovery import CommittedSlots, check_slots, open_slots, sealed_slots
 
 _RUN_BYTES = 8 << 20
 _MOST_MAPS = 512  # each holds a file descriptor

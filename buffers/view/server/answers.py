@@ -22,14 +22,7 @@ from ..episode_table import end_word, order_of, shown
 from ..histograms import action_counts, course, histogram
 from ..render import film_strip, render
 from .export import ClipMaker, Exports
-from .query import (
-    FILTER_WORDS,
-    BadRequest,
-    QueryParameters,
-    filter_command,
-    selection_of,
-    whole,
-)
+from .query import FILTER_WORDS, BadRequest, QueryParameters, filter_command, selection_of, whole
 from .stores import OpenStore, ServedStore, Stores
 
 _FIXED = ("store", "id", "first_row", "stream", "steps", "return", "end")

@@ -24,12 +24,7 @@ from stepwell.buffers.exchange.publish.objects import Objects
 from stepwell.buffers.exchange.publish.uploader import Uploader
 from stepwell.buffers.testing import Recording, assert_holds, play
 from stepwell.collectors.distributed import folders as folders_file
-from stepwell.collectors.distributed.folders import (
-    Folders,
-    GroupFolder,
-    next_pause,
-    sessions_in,
-)
+from stepwell.collectors.distributed.folders import Folders, GroupFolder, next_pause, sessions_in
 from support.cloud.faulty_objects import Place
 from support.disk_stores import create
 

@@ -19,13 +19,7 @@ from stepwell.buffers import SpecMismatch
 from stepwell.buffers.base.errors import StoreLocked
 from stepwell.collectors.distributed import host as host_file
 from stepwell.collectors.distributed.host import GroupHost, RowsDiffer
-from stepwell.collectors.distributed.messages import (
-    Call,
-    GroupOptions,
-    GroupStart,
-    Payload,
-    Piece,
-)
+from stepwell.collectors.distributed.messages import Call, GroupOptions, GroupStart, Payload, Piece
 from support.groups import Asked, Careless, Weighted, one_process, uniform, walk, walks
 
 SEED = 3

@@ -24,11 +24,7 @@ from support.actor_hosts import descendants, left_of
 from support.crash.other_processes import line_of, python
 from support.envs.fakes import GlobalRandomEnv
 from support.groups import Asked, Walk, Weighted, one_process
-from support.local_groups import (
-    NUM_ENVS,
-    killing,
-    slow_walks,
-)
+from support.local_groups import NUM_ENVS, killing, slow_walks
 
 GROUPS, SEED = 3, 11
 STEPS = 600

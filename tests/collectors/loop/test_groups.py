@@ -16,14 +16,7 @@ from hypothesis import strategies as st
 import stepwell as sw
 from stepwell.collectors.loop.collector import Seeds
 from stepwell.wrappers import WorkerVectorEnv
-from support.envs.fakes import (
-    CounterEnv,
-    DieEnv,
-    FrameEnv,
-    TraceEnv,
-    counters,
-    zeros,
-)
+from support.envs.fakes import CounterEnv, DieEnv, FrameEnv, TraceEnv, counters, zeros
 from support.examples import examples
 from support.models.plans import MODES, PLAN
 from support.models.rollout_model import (

@@ -15,14 +15,7 @@ from gymnasium.wrappers import FrameStackObservation, TimeLimit
 import stepwell as sw
 from stepwell.buffers import Episode, SpecMismatch
 from stepwell.collectors.loop.collector import Seeds
-from support.envs.fakes import (
-    CounterEnv,
-    FrameEnv,
-    InfoEnv,
-    LiveBufferEnv,
-    RestartVectorEnv,
-    zeros,
-)
+from support.envs.fakes import CounterEnv, FrameEnv, InfoEnv, LiveBufferEnv, RestartVectorEnv, zeros
 from support.models.model import copied, row_of, same
 from support.models.rollout_model import (
     RolloutModel,

@@ -14,13 +14,7 @@ from gymnasium.vector import SyncVectorEnv
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepwell import (
-    Collector,
-    EpsilonGreedy,
-    GaussianNoise,
-    SequenceReplayBuffer,
-    WarmUp,
-)
+from stepwell import Collector, EpsilonGreedy, GaussianNoise, SequenceReplayBuffer, WarmUp
 from stepwell.collectors.policies.policy import as_recurrent, value_of
 from support.chi_square import assert_shares
 from support.envs.fakes import CounterEnv

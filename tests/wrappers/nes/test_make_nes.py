@@ -18,15 +18,7 @@ from stepwell.wrappers.nes.cartridge import Image
 from stepwell.wrappers.nes.emulators import NesBackend
 from stepwell.wrappers.testing import assert_vector_env
 from support.envs.nes_backends import ANY, NOOP, console_of, each_backend, needs_a_backend
-from support.envs.nes_envs import (
-    ACTIONS,
-    BUTTONS,
-    LOSE,
-    NOTHING,
-    env_of,
-    episode,
-    random_actions,
-)
+from support.envs.nes_envs import ACTIONS, BUTTONS, LOSE, NOTHING, env_of, episode, random_actions
 from support.models.nes_model import SlowGame
 
 cv2 = pytest.importorskip("cv2", reason="needs OpenCV")

@@ -6,14 +6,7 @@ from pathlib import Path
 
 from ....base.untrusted_files import GivenFiles
 from ..format import Format, Reader, Source, Writer
-from .names import (
-    MinariExport,
-    MinariImport,
-    dataset_id,
-    default_root,
-    place_of,
-    source_of,
-)
+from .names import MinariExport, MinariImport, dataset_id, default_root, place_of, source_of
 from .reader import MinariReader
 from .writer import MinariWriter
 

@@ -14,13 +14,7 @@ import pytest
 from stepwell.buffers import Chunk, End, Field, SequenceReplayBuffer
 from stepwell.buffers.bridges import export_episodes, import_episodes
 from stepwell.buffers.testing import check_format
-from support.exchanged_stores import (
-    DISCRETE,
-    episodes_of,
-    imported,
-    refused,
-    tagged_store,
-)
+from support.exchanged_stores import DISCRETE, episodes_of, imported, refused, tagged_store
 from support.libraries.real_loaders import run_real
 from support.notes import assert_notes, has_note
 from support.rows.tagged_pixels import PlayedEpisode, play, tag_of

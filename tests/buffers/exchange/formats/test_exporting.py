@@ -9,12 +9,7 @@ import numpy as np
 import pytest
 
 from stepwell.buffers import NotEnoughData, SequenceReplayBuffer
-from stepwell.buffers.bridges import (
-    ExportReport,
-    ImportReport,
-    export_episodes,
-    import_episodes,
-)
+from stepwell.buffers.bridges import ExportReport, ImportReport, export_episodes, import_episodes
 from stepwell.buffers.exchange.formats import npz
 from support.exchanged_stores import episodes_of, imported, refused, tagged_store
 from support.notes import assert_notes

@@ -29,13 +29,7 @@ from stepwell.buffers.exchange.formats.tfrecord import (
 from stepwell.buffers.spec.space_json import space_of
 from stepwell.buffers.testing import check_format
 from support.examples import examples
-from support.exchanged_stores import (
-    episodes_of,
-    imported,
-    noisy_store,
-    refused,
-    tagged_store,
-)
+from support.exchanged_stores import episodes_of, imported, noisy_store, refused, tagged_store
 from support.notes import assert_notes, has_note
 from support.rows.all_kinds import all_kinds_store
 

@@ -18,10 +18,7 @@ torchrl: Any = pytest.importorskip("torchrl", reason="needs torchrl")
 tensordict: Any = pytest.importorskip("tensordict", reason="needs tensordict")
 
 
-from stepwell.buffers.libraries.torchrl.batches import (  # noqa: E402
-    from_tensordict,
-    to_tensordict,
-)
+from stepwell.buffers.libraries.torchrl.batches import from_tensordict, to_tensordict  # noqa: E402
 from stepwell.buffers.libraries.torchrl.replay import as_torchrl_replay  # noqa: E402
 
 KINDS: tuple[Kind, ...] = ("vector", "dict", "stack-zero", "stack-repeat")

@@ -21,9 +21,7 @@ from support.models.replay_histories import whole_episodes
 torch = pytest.importorskip("torch", reason="needs torch")
 pytest.importorskip("torchrl", reason="needs torchrl")
 
-from stepwell.buffers.libraries.torchrl.batches import (  # noqa: E402
-    to_tensordict,
-)
+from stepwell.buffers.libraries.torchrl.batches import to_tensordict  # noqa: E402
 from stepwell.buffers.libraries.torchrl.replay import as_torchrl_replay  # noqa: E402
 
 
