@@ -5,7 +5,7 @@ import math
 import pickle
 import re
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import gymnasium as gym
 import numpy as np
@@ -28,7 +28,6 @@ from stepwell.buffers import (
 from stepwell.buffers.bridges import as_sheeprl_replay, as_tianshou_replay, to_d3rlpy
 from stepwell.buffers.dropin import dreamer, frame_history, iris
 from stepwell.buffers.dropin.fishyrl import IndependentVectorizedBuffer
-from stepwell.buffers.sampling import requests
 from stepwell.buffers.sampling.requests import Draw
 from stepwell.buffers.testing import check_format
 
@@ -280,14 +279,6 @@ def test_each_mode_that_a_request_names_has_a_draw_of_its_own(
     drawn_from: SequenceReplayBuffer, draw: Any
 ) -> None:
     assert len(drawn_from.sample_transitions(4, draw=draw).ids) == 4
-
-
-def test_a_mode_without_a_draw_of_its_own_is_refused(
-    drawn_from: SequenceReplayBuffer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(requests, "Draw", Literal["steps", "oldest"])
-    with pytest.raises(ValueError, match=r"draw='oldest'"):
-        drawn_from.sample_transitions(4, draw="oldest")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])

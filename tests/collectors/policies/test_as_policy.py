@@ -359,7 +359,7 @@ def test_parts_of_a_model_are_refused() -> None:
     for given, got in (
         (model.predict, "the method predict of a PPO; give the model itself"),
         (model.policy.predict, "the method predict of a ActorCriticPolicy"),
-        (model.policy, "got a ActorCriticPolicy; give the model itself"),
+        (model.policy, "got ActorCriticPolicy; give the model itself"),
         (type(model), "the class PPO"),
     ):
         for use in (collected, evaluated, warmed_up):

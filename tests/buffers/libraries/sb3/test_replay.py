@@ -470,7 +470,7 @@ def test_unsupported_models_are_refused() -> None:
     replay = SequenceReplayBuffer()
     with pytest.raises(TypeError, match=r"as_sb3_replay.*DQN.*got PPO.*to_sb3_rollout"):
         as_sb3_replay(replay, PPO("MlpPolicy", TagEnv(), n_steps=2, batch_size=2))
-    with pytest.raises(TypeError, match=r"as_sb3_replay.*PPO or DQN.*a str"):
+    with pytest.raises(TypeError, match=r"as_sb3_replay.*PPO or DQN.*got str"):
         as_sb3_replay(replay, "DQN")
     model = model_of()
     model.optimize_memory_usage = True
