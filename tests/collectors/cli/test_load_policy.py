@@ -245,7 +245,7 @@ sys.exit(main(sys.argv[1:]))
     ("policy", "parts"),
     [
         ("sb3:ppo.zip", "stable_baselines3|not installed|pip install 'stepwell[sb3]'"),
-        ("torch:net.pt:mine:one", "PyTorch|not installed|pip install 'stepwell[torch]'"),
+        ("torch:net.pt:mine:one", "torch|not installed|pip install 'stepwell[torch]'"),
     ],
 )
 def test_a_missing_library_is_named(stepwell: CommandLine, policy: str, parts: str) -> None:
