@@ -1,6 +1,20 @@
 """The bytes of one chunk, the same in RAM and on disk. Pure: uses no files and no clock.
 
-`docs/disk-format.md` describes every byte.
+::
+
+    header      u32 number of fields, u32 bytes of metadata
+    fields      one entry of 32 bytes each: codec, stored dtype, rows a block, offset, bytes
+    metadata    JSON, UTF-8
+    data        of each field, at a multiple of 8:
+                  raw, narrow   the rows, in the stored dtype
+                  zstd, delta,  u32 end of each block, then the blocks, each a zstd frame of
+                  patch         consecutive rows, or the rows themselves where zstd gains nothing;
+                                in delta, which is only read, also a zstd frame of their deltas,
+                                which are shorter; in patch their patches, on disk as a zstd frame,
+                                in RAM as they are
+
+All numbers are little-endian; offsets count from the chunk's first byte. `docs/disk-format.md`
+describes every byte.
 """
 
 from __future__ import annotations

@@ -1,9 +1,16 @@
 """A block of rows as its first row, and the words of eight bytes that differ from row to row.
 
-`docs/disk-format.md` describes every byte. A row is reached by the first one, one patch, and 15
-more at most. Of most images few words change, so that a restored row is a copy of the row before,
-which is in the processor's cache, and few words: that takes less time than to fetch the row itself
-from memory.
+::
+
+    ends        u32 for each row but the first: how many words the patches up to it have together
+    steps       u16 for each word: from the row's word before, or from 0, to its place in the row
+    values      8 bytes for each word: what is there; zeros behind the end of a row
+    first row   its bytes
+
+The patch of every 16th row is against the first row, any other's against the row before: a row is
+reached by the first one, one patch, and 15 more at most. Of most images few words change, so that
+a restored row is a copy of the row before, which is in the processor's cache, and few words: that
+takes less time than to fetch the row itself from memory. `docs/disk-format.md` has the limits.
 """
 
 from __future__ import annotations
@@ -95,6 +102,13 @@ def apply_patches(patches: bytes, rows: int, row_bytes: int, start: int, out: np
 
 
 # --- deltas, which older versions wrote in place of patches, and which are only read --------------
+#
+# counts      u32 for each row but the first: how many changes lead to it from the row before
+# steps       u8 for each change: from the place of the row's last change, or from 0, to its place
+# values      u8 for each change: the byte there
+# first row   its bytes
+#
+# A change further on than 255 bytes follows others, which write the bytes that are there.
 
 _DELTA_BYTES = 2
 
