@@ -21,7 +21,7 @@ from .item_counts import ItemCounts, ItemKind, Shares
 _MAX_COUNTS = 16  # kinds of item whose counts are kept up to date
 _MAX_HEADS = 20  # named in a message
 _MOST_SKIPPED = 4_096  # ids of episodes
-_MOST_NUMBER = MOST // 2 - 1  # that a store can be opened with, and number what follows
+_MOST = MOST // 2 - 1  # that a store can be opened with, and number what follows
 _CountKey: TypeAlias = "tuple[ItemKind, EpisodeFilter | None]"
 
 
@@ -177,6 +177,12 @@ class ChunkIndex:
         fresh: set[int] = set()
         steps: list[int] = []
         for chunk in chunks:
+            number, stream, row = chunk.episode, chunk.stream, chunk.first_row
+            are_plain = type(number) is type(stream) is type(row) is int  # as nearly always
+            if not are_plain or number < 0 or row < 0 or max(number, row, abs(stream)) > _MOST:
+                check_whole("episode of a chunk", number, 0, _MOST)
+                check_whole("stream of a chunk", stream, -_MOST, _MOST)
+                check_whole("first_row of a chunk", row, 0, _MOST)
             before = newest.pop(chunk.stream, None)
             if before is None or before.episode != chunk.episode:
                 self._check_first(chunk, fresh)
@@ -318,12 +324,7 @@ class ChunkIndex:
         """Refuse a first chunk that does not begin a new episode."""
         if chunk.first_row != 0 and not chunk.starts_late:
             raise ValueError(_misplaced(chunk, 0))
-        number, stream, row = chunk.episode, chunk.stream, chunk.first_row
-        are_plain = type(number) is type(stream) is type(row) is int  # as nearly always
-        if not are_plain or min(number, row) < 0 or max(number, row, abs(stream)) > _MOST_NUMBER:
-            check_whole("episode of a chunk", number, 0, _MOST_NUMBER)
-            check_whole("stream of a chunk", stream, -_MOST_NUMBER, _MOST_NUMBER)
-            check_whole("first_row of a chunk", row, 0, _MOST_NUMBER)
+        number = chunk.episode
         is_old = number < self._oldest_new_episode or number in fresh
         is_new = number >= self.next_episode or number in self._skipped
         if is_old or (not is_new and (self.records["episode"] == number).any()):

@@ -290,8 +290,12 @@ def test_a_place_that_no_store_can_hold_is_refused_before_anything_is_written(
             storage.add([chunk_of(0, 0, 9), bad])
         assert not len(storage.index)
         storage.add([chunk_of(0, 0, 9)])
+        next_row: Any = 9.0
+        with pytest.raises(ValueError, match=r"^first_row of a chunk: .*got 9\.0$"):
+            storage.add([replace(chunk_of(0, 9, 1), first_row=next_row)])
+        storage.add([chunk_of(0, 9, 1)])
     with DiskStorage.open(tmp_path / "a") as storage:
-        assert len(storage.index) == 1
+        assert len(storage.index) == 2
 
 
 @pytest.mark.proof
