@@ -335,7 +335,7 @@ def _shifted(records: np.ndarray, number: int) -> np.ndarray:
 
 def _checked_weights(weights: Sequence[float], count: int) -> np.ndarray:
     """The weights as an array, if they are one finite number >= 0 for each storage."""
-    found = np.array(weights, np.float64)
+    found = np.array([np.nan if isinstance(w, str | bytes) else w for w in weights], np.float64)
     is_right = found.shape == (count,) and (np.isfinite(found) & (found >= 0)).all()
     if not is_right or not found.any():
         raise ValueError(

@@ -142,6 +142,7 @@ def test_other_rows_are_refused_with_the_folder_and_the_difference(
 
 
 EMPTY = MemoryStorage(SPEC)
+TEXTS: Any = ["1", "2"]
 REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "chunks": (lambda: JoinedStorage([EMPTY, EMPTY]).add([whole(0, 0, 3)]), r"chunks\b.*\b2 st"),
     "encoded": (lambda: JoinedStorage([EMPTY, EMPTY]).add_encoded([]), r"chunks\b.*\b2 stores"),
@@ -149,6 +150,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "one weight": (lambda: JoinedStorage([EMPTY, EMPTY], [1.0]), r"weights: .*\b2 stores.*\b1\b"),
     "below 0": (lambda: JoinedStorage([EMPTY, EMPTY], [1, -0.5]), r"weights: .*>= 0.*-0\.5"),
     "all 0": (lambda: JoinedStorage([EMPTY, EMPTY], [0, 0.0]), r"weights: .*above 0"),
+    "texts": (lambda: JoinedStorage([EMPTY, EMPTY], TEXTS), r"weights: .*'1'"),
     "no storage": (lambda: JoinedStorage([]), r"storages: .*none"),
     "nested": (
         lambda: JoinedStorage([JoinedStorage([EMPTY]), EMPTY]),
