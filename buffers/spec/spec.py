@@ -108,7 +108,8 @@ class Field:
             )
         # As they are read back from a file: names and plain numbers, also where NumPy's were given.
         if not isinstance(self.dtype, str):
-            object.__setattr__(self, "dtype", np.dtype(self.dtype).name)
+            dtype = np.dtype(self.dtype)
+            object.__setattr__(self, "dtype", dtype.name if dtype.isnative else dtype.str)
         object.__setattr__(self, "stack", int(self.stack))
         object.__setattr__(self, "shape", tuple(map(int, self.shape)))
         # An empty axis must not hide a long one: numpy refuses such arrays, too.

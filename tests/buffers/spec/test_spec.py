@@ -58,12 +58,12 @@ def test_lengths_that_no_file_could_have_are_refused(wrong: Any) -> None:
         Field("info/x", "float32", (2,), "raw", wrong)
 
 
-@pytest.mark.parametrize("dtype", ["f4", np.float32, np.dtype("float32")], ids=str)
+@pytest.mark.parametrize("dtype", ["f4", np.float32, np.dtype("float32"), np.dtype(">f4")], ids=str)
 def test_fields_of_numpys_values_are_those_of_plain_ones(dtype: Any) -> None:
     two: Any = np.int64(2)
     fields: Any = [Field("info/x", dtype, (two,), "raw", two)]
     spec = Spec(fields, {}, {})
-    assert np.dtype(spec["info/x"].dtype) == np.float32
+    assert spec["info/x"].numpy_dtype == np.dtype(dtype)
     assert Spec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
 
 
