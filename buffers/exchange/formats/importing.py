@@ -232,7 +232,7 @@ def _damage_as_value_error(format_: str, place: Path) -> Generator[None]:
         raise
     except Exception as error:
         is_system_error = isinstance(error, OSError) and error.errno is not None
-        if is_system_error or _is_own(error):
+        if is_system_error or (_is_own(error) and not isinstance(error, AssertionError)):
             raise
         problem = " ".join(str(error).split())[:200]
         if isinstance(error, MemoryError):
