@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..replay.advantages import bootstrap_values, row_numbers
-from ..replay.rollout import Rollout
+from ..replay.rollout import Rollout, check_rollout
 from ..sampling.tensors import load_torch
 
 _NAME = "to_cleanrl"
@@ -64,7 +64,7 @@ def to_cleanrl(
 
     Raises:
         ImportError: PyTorch is not installed.
-        TypeError: Observations or actions are dicts or tuples.
+        TypeError: It is no rollout, or observations or actions are dicts or tuples.
         ValueError: An extra is missing, or of another shape, or values to add are missing.
 
     Example:
@@ -80,6 +80,7 @@ def to_cleanrl(
         (torch.Size([16, 2, 4]), torch.float32, tensor([0., 0.]))
     """
     torch = load_torch(_NAME)
+    check_rollout(_NAME, rollout)
     shape = rollout.mask.shape
     for name in ("observation", "action"):
         if not isinstance(getattr(rollout, name), np.ndarray):

@@ -231,15 +231,17 @@ class SequenceReplayBuffer:
             new_priority=new_priority,
             cache_bytes=cache_bytes,
         )
-        for folder in [path] if isinstance(path, str | os.PathLike) else path:
-            check_complete(Path(folder))
-        if not isinstance(path, str | os.PathLike):
-            replay._use(open_many(path, weights, on_corrupt))
+        several = np.iterable(path) and not isinstance(path, str | os.PathLike)
+        folders: Any = path if several else [path]
+        for folder in folders:
+            check_complete(folder_path(folder))
+        if several:
+            replay._use(open_many(folders, weights, on_corrupt))
             return replay
         if weights is not None:
             raise ValueError("weights: expected a list of folders with them, got one folder")
-        replay._use(DiskStorage.open(path, read_only=read_only, on_corrupt=on_corrupt))
-        replay._path = Path(path)
+        replay._use(DiskStorage.open(folders[0], read_only=read_only, on_corrupt=on_corrupt))
+        replay._path = Path(folders[0])
         replay._folder = replay._path.absolute()
         return replay
 

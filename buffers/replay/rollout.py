@@ -387,6 +387,15 @@ class Rollout(OtherNames):
         )
 
 
+def check_rollout(caller: str, given: object) -> None:
+    """Refuse what is no rollout, in a call of ``caller``."""
+    if not isinstance(given, Rollout):
+        raise TypeError(
+            f"{caller}: expected a Rollout, got a {type(given).__name__}; give what "
+            f"collector.rollout(steps) returned"
+        )
+
+
 def _check_array(
     name: str,
     given: object,

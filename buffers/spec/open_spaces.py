@@ -537,7 +537,8 @@ def _numbers(space: _Space, name: str, lengths: Mapping[str, int]) -> int:
             each = 0 if inner is None else _numbers(inner, f"{name}/{part}", lengths)
             total += lengths.get(f"{name}/{part}", most) * (3 + each)
         return total
-    return int(np.prod(space.shape or (), dtype=object))
+    shape: Any = getattr(space, "shape", None)
+    return int(np.prod(shape, dtype=object)) if isinstance(shape, tuple) else 1
 
 
 def _parts(space: _Space) -> list[tuple[str, _Space]]:

@@ -87,7 +87,10 @@ WRONG: list[tuple[Any, list[Any], dict[str, Any], type[Exception], str]] = [
     (copy_episodes, [[EMPTY, 5], EMPTY], {}, TypeError, r"^source: .*\bint\b"),
     (copy_episodes, [EMPTY, 5], {}, TypeError, r"^target: .*\bint\b"),
     (check_format, [5, NOTES], {}, TypeError, r"^format: .*\bint$"),
-    *((call, [5], {}, TypeError, r"^path: .*\b5$") for call in (repair, verify, DiskStorage.open)),
+    *(
+        (call, [5], {}, TypeError, r"^path: .*\b5$")
+        for call in (repair, verify, DiskStorage.open, SequenceReplayBuffer.open)
+    ),
     *(
         (bridge, ["runs/x"], {}, TypeError, r"^replay: .*\bstr\b")
         for bridge in (as_sheeprl_replay, as_tianshou_replay, to_d3rlpy)

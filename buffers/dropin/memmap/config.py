@@ -50,12 +50,12 @@ class MemmapField(NamedTuple):
                 f"name of a field: expected a Python identifier without a leading _, got {name!r}; "
                 f"rename it"
             )
-        if not 1 <= len(parts) <= 3 or str(parts[0]) not in DTYPES:
+        if not 1 <= len(parts) <= 3 or not isinstance(parts[0], str) or parts[0] not in DTYPES:
             raise ValueError(
                 f"field {name!r}: expected one of {', '.join(DTYPES)}, or a tuple of that, a "
                 f"shape and a default, got {info!r}"
             )
-        type_: Any = str(parts[0])
+        type_: Any = parts[0]
         sizes = parts[1] if len(parts) > 1 else ()
         shape = tuple(sizes) if np.iterable(sizes) else (sizes,)
         if not all(is_real(n) and n >= 1 and n % 1 == 0 for n in shape):

@@ -61,6 +61,22 @@ class _Dataset(ABC):
         self._stops = np.cumsum(counts)
         self._begins = self._stops - counts
 
+    def _check_names(self, *names: str) -> None:
+        """Refuse a `fieldname_map` that does not fit items of these names and the episodes'."""
+        known = dict.fromkeys([*names, *self.rows.config.meta_fields])
+        for name in self._names:
+            if name not in known:
+                raise ValueError(
+                    f"fieldname_map names {name!r}, expected some of: {', '.join(known)}"
+                )
+        given = [self._names.get(name, name) for name in known]
+        twice = [name for name in given if given.count(name) > 1 and self._names]
+        if twice:
+            raise ValueError(
+                f"fieldname_map: expected different names, got {twice[0]!r} twice; rename both, or "
+                f"leave one out with fields="
+            )
+
     def __len__(self) -> int:
         return int(self._stops[-1]) if len(self._stops) else 0
 
@@ -111,6 +127,7 @@ class Trajectories(_Dataset):
         super().__init__(*chosen)
         self._shown = self._fields("fields", fields)
         self._return_mask = return_mask
+        self._check_names(*self._shown, "_lens", *["_mask"] * return_mask)
 
     def _read(self, places: np.ndarray) -> Values:
         chosen, _ = self._at(places)
@@ -130,6 +147,7 @@ class Steps(_Dataset):
     def __init__(self, fields: Names, *chosen: Any) -> None:
         super().__init__(*chosen)
         self._shown = self._fields("fields", fields)
+        self._check_names(*self._shown)
 
     def _read(self, places: np.ndarray) -> Values:
         chosen, steps = self._at(places)
@@ -157,6 +175,8 @@ class Transitions(_Dataset):
         self._now = self._fields("current_fields", current_fields)
         self._later = self._fields("next_fields", next_fields)
         self._between = self._fields("sequence_fields", sequence_fields, ())
+        more = [f"next_{name}" for name in self._later] + [f"seq_{name}" for name in self._between]
+        self._check_names(*self._now, *more, "n_step_lens")
 
     def _read(self, places: np.ndarray) -> Values:
         rows = self.rows
@@ -480,7 +500,7 @@ class ReplayBuffer:
             sequence_fields: With ``n_steps``: fields of all its steps, zero padded, with the prefix
                 ``seq_``; None for none.
             filter_meta: Only episodes whose fields have these values.
-            fieldname_map: Output names by field name.
+            fieldname_map: Names by names of the batches, all different.
             return_mask: Add ``_mask`` [B, T] bool to batches of episodes: False after their ends.
             timestep_level: Items are single steps.
             to_named_tuple: Names of the fields of a named tuple, which drops their leading ``_``;

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ...replay.advantages import RowFlags, bootstrap_values, check_finite
-from ...replay.rollout import Rollout
+from ...replay.rollout import Rollout, check_rollout
 from ...sampling.batch import map_tree
 from .models import (
     ActionForm,
@@ -72,11 +72,7 @@ def to_sb3_rollout(
         (True, True)
     """
     buffers = load_sb3("common.buffers", _NAME)
-    if not isinstance(rollout, Rollout):
-        raise TypeError(
-            f"{_NAME}: expected a Rollout, got a {type(rollout).__name__}; give what "
-            f"collector.rollout(steps) returned"
-        )
+    check_rollout(_NAME, rollout)
     check_on_policy(model, _NAME)
     kind = _kind_of_buffer(model, buffers)
     arrays, last_value, is_over = _rows_of(rollout, model, ask_model)

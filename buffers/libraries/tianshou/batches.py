@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...base.optional_libraries import load_library
-from ...curation.episode_writer import EpisodeWriter, TransitionColumns
+from ...curation.episode_writer import EpisodeWriter, TransitionColumns, check_replay
 from ...replay.replay import SequenceReplayBuffer
 from ...replay.rollout import Rollout
 from ...rows.episode import Episode
@@ -34,6 +34,7 @@ def to_tianshou_batch(batch: TransitionBatch) -> Any:
 
     Raises:
         ImportError: Tianshou is not installed, or too old.
+        TypeError: It is no such batch.
         ValueError: There are n-step returns in it, or a field is missing.
 
     Example:
@@ -47,6 +48,11 @@ def to_tianshou_batch(batch: TransitionBatch) -> Any:
         ((32, 4), dtype('float64'), dtype('bool'))
     """
     tianshou = load_tianshou("to_tianshou_batch")
+    if not isinstance(batch, TransitionBatch):
+        raise TypeError(
+            f"to_tianshou_batch: expected a TransitionBatch, got {type(batch).__name__}; give what "
+            f"replay.sample_transitions(32) returned"
+        )
     if (batch.steps > 1).any():
         raise ValueError(
             f"to_tianshou_batch: expected transitions of one step, got up to {batch.steps.max()}; "
@@ -85,6 +91,7 @@ def to_tianshou_buffer(
     Raises:
         ImportError: Tianshou is not installed, or too old.
         NotEnoughData: There is no step.
+        TypeError: The source is none of these.
         ValueError: The room is not enough, or the buffer would give something else than it is
             given: with ``stack_num`` its stacks of next observations are wrong at the beginning of
             every episode, and with ``ignore_obs_next`` last observations are lost.
@@ -164,7 +171,12 @@ def _streams(
         return [[columns] for columns in rollout_steps(source)]
     episodes = source.iter_episodes() if isinstance(source, SequenceReplayBuffer) else source
     found: dict[int, list[TransitionColumns]] = {}
-    for episode in episodes:
+    for episode in episodes if np.iterable(episodes) else [episodes]:
+        if not isinstance(episode, Episode):
+            raise TypeError(
+                f"source: expected a replay, a rollout or episodes, got {source!r:.60}; a folder "
+                f"is read with SequenceReplayBuffer.open"
+            )
         found.setdefault(episode.stream, []).append(episode_steps(episode))
     return [several for _, several in sorted(found.items())]
 
@@ -253,7 +265,7 @@ def from_tianshou(
         SpecMismatch: The replay holds other rows.
         ValueError: Next observations were not kept, or rows do not follow each other; nothing was
             stored.
-        TypeError: It is not a buffer.
+        TypeError: It is not a buffer, or the target no replay.
 
     Example:
         >>> import stepwell as sw
@@ -273,6 +285,7 @@ def from_tianshou(
             f"{_SOURCE}: expected a ReplayBuffer of Tianshou's, got a {type(buffer).__name__}; "
             f"give the collector's buffer"
         )
+    check_replay("replay", replay)
     if not len(buffer):
         return 0
     if not hasattr(buffer, "obs_next"):

@@ -195,3 +195,5 @@ def test_missing_extras_and_wrong_shapes_are_refused() -> None:
     nested = replaced(rollout, observation={"vector": rollout.observation})
     with pytest.raises(TypeError, match=r"observation.*got a dict"):
         to_cleanrl(nested, torch.zeros(3))
+    with pytest.raises(TypeError, match=r"a Rollout, got a str;"):
+        to_cleanrl("x", torch.zeros(3))  # type: ignore[arg-type]

@@ -302,6 +302,13 @@ def test_buffers_that_cannot_be_stored_are_refused() -> None:
     buffer = to_tianshou_buffer(first)
     with pytest.raises(TypeError, match=r"ReplayBuffer.*a list"):
         from_tianshou([], again)
+    with pytest.raises(TypeError, match=r"^replay: .*\bstr\b"):
+        from_tianshou(buffer, "x")  # type: ignore[arg-type]
+    for wrong in ("runs/a", 5):
+        with pytest.raises(TypeError, match=rf"^source: .*{wrong!r};"):
+            to_tianshou_buffer(wrong)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"TransitionBatch, got str;"):
+        to_tianshou_batch("x")  # type: ignore[arg-type]
     lost = data().VectorReplayBuffer(300, 3, ignore_obs_next=True)
     lost.add(data().Batch.stack([buffer[0]]), buffer_ids=np.array([0]))
     with pytest.raises(ValueError, match=r"from_tianshou.*obs_next.*ignore_obs_next"):

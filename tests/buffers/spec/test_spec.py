@@ -128,6 +128,7 @@ TWICE = spaces.Dict({"a/b": BOX, "a": spaces.Dict({"b": BOX})})
     [
         ([spaces.Dict(part=Strange())], {}, TypeError, r"^observation/part space .*\bStrange\b"),
         ([BOX, Strange()], {}, TypeError, r"^action space .*\bStrange\b"),
+        ([1], {}, TypeError, r"^observation space 1: .*\bint\b"),
         ([spaces.Dict({1: BOX})], {}, TypeError, r"^observation space: .*\btext\b.*\b1\b"),  # type: ignore[dict-item]
         ([TWICE], {}, ValueError, "'observation/a/b'"),
         ([], {"frame_stack": 0}, ValueError, r"^frame_stack: .*>= 1.*\b0\b"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import gc
 import importlib
 import json
@@ -121,6 +122,12 @@ def test_a_number_that_the_dtype_cannot_hold_is_refused(
         buffer.store(x=value)
     assert episodes(buffer) == [[kept]]
     assert metas(ReplayBuffer.from_folder(tmp_path, read_only=True), "m") == [kept]
+
+
+def test_a_type_may_be_a_member_of_an_enum_of_text(tmp_path: Path) -> None:
+    kind: Any = enum.Enum("kind", {"REAL": "float"}, type=str)
+    play(make(tmp_path, fields={"x": kind.REAL}), 1.0)
+    assert episodes(ReplayBuffer.from_folder(tmp_path, read_only=True)) == [[1.0]]
 
 
 def test_unknown_fields_and_empty_steps_are_refused(tmp_path: Path) -> None:
