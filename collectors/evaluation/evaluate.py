@@ -89,7 +89,13 @@ class Evaluation:
     @property
     def mean(self) -> float:
         """Mean return."""
-        return statistics.fmean(self.returns)
+        if self._are_finite:
+            return statistics.fmean(self.returns)
+        return sum(self.returns) / len(self.returns)
+
+    @property
+    def _are_finite(self) -> bool:
+        return all(map(math.isfinite, self.returns))
 
     @property
     def confidence(self) -> tuple[float, float]:
@@ -97,10 +103,10 @@ class Evaluation:
 
         It bounds the distance between the mean over these episodes and that over all episodes. It
         assumes independent episodes, and is too narrow for few and very skewed ones. Of a single
-        episode the bounds are infinite.
+        episode, and of returns that are not all finite, the bounds are infinite.
         """
         count = len(self.episodes)
-        if count < 2:
+        if count < 2 or not self._are_finite:
             return -math.inf, math.inf
         half = student_quantile(count - 1) * statistics.stdev(self.returns) / math.sqrt(count)
         return self.mean - half, self.mean + half
