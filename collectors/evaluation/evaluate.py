@@ -348,7 +348,7 @@ def _video_files(
         raise TypeError(f"video: expected a path, True or None, got {video!r}")
     if video is None or video is False:
         return {}
-    wanted = [*video_episodes] if isinstance(video_episodes, Iterable) else [None]
+    wanted: list[Any] = [*video_episodes] if isinstance(video_episodes, Iterable) else [None]
     if not all(map(is_whole, wanted)):
         raise ValueError(f"video_episodes: expected whole numbers, got {video_episodes!r}")
     numbers = sorted({int(one) for one in wanted})
