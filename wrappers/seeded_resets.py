@@ -174,6 +174,8 @@ def seeds_of(
         return [None] * num_envs
     if isinstance(seed, int | np.integer):
         return [int(seed) + k for k in range(num_envs)]
+    if not hasattr(seed, "__len__"):
+        raise TypeError(f"seed: expected whole numbers, the first of them, or None, got {seed!r}")
     if len(seed) != num_envs:
         raise ValueError(
             f"seed has the wrong length: expected {num_envs}, one for each env, got {len(seed)}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, cast
 
 import numpy as np
@@ -48,6 +48,24 @@ def json_text(
             f"{name}: expected plain JSON values, got others: {error}; convert them first"
         ) from error
     return data
+
+
+def text_for_all(value: object, separators: tuple[str, str] | None = None) -> str:
+    """JSON for any reader: numbers that are not finite become the texts "nan", "inf" and "-inf"."""
+    try:
+        return json.dumps(value, separators=separators, allow_nan=False)
+    except ValueError:
+        return json.dumps(_with_texts(value), separators=separators, allow_nan=False)
+
+
+def _with_texts(value: object) -> object:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: _with_texts(one) for key, one in cast("dict[str, object]", value).items()}
+    if isinstance(value, list | tuple):
+        return [_with_texts(one) for one in cast("Sequence[object]", value)]
+    return value
 
 
 def parse(data: bytes, *, is_finite: bool = True) -> dict[str, object]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import os
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -21,6 +20,7 @@ from ...buffers.base.progress import GAP, Status, joined
 from ...buffers.base.progress import LiveLine as LiveLine
 from ...buffers.base.progress import Part as Part
 from ...buffers.base.row_guard import InterruptGuard
+from ...buffers.base.untrusted_json import text_for_all
 from .errors import exit_on_error
 from .options import OUTPUT, Debug, spliced
 
@@ -34,7 +34,9 @@ def _only_json() -> Generator[None]:
     # Levels of minigrid, for instance, print what they reject.
     with ExitStack() as stack:
         kept: TextIO = sys.stdout
-        if sys.stdout is sys.__stdout__:  # else it is of a test or a notebook
+        if sys.stdout is None:  # closed
+            kept = stack.enter_context(open(os.devnull, "w"))
+        elif sys.stdout is sys.__stdout__:  # else it is of a test or a notebook
             kept.flush()
             number, other = kept.fileno(), sys.stderr.fileno()
             kept = stack.enter_context(os.fdopen(os.dup(number), "w"))
@@ -154,7 +156,7 @@ def print_lines(*lines: Sequence[Part] | str) -> None:
 
 def print_json(value: Mapping[str, object]) -> None:
     """Print a JSON object in one line."""
-    print(json.dumps(value), file=_json_outputs[-1] if _json_outputs else None, flush=True)
+    print(text_for_all(value), file=_json_outputs[-1] if _json_outputs else None, flush=True)
 
 
 def table_console() -> rich.console.Console:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from os import PathLike
 from pathlib import Path
@@ -14,7 +14,7 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import SyncVectorEnv, VectorEnv, VectorWrapper
 
-from ...buffers.base.number_checks import check_whole
+from ...buffers.base.number_checks import check_whole, is_whole
 from ...buffers.base.progress import Progress, check_progress
 from ...buffers.pictures.encode import load_av
 from ...wrappers.atari_settings import atari_name
@@ -89,7 +89,13 @@ class Evaluation:
     @property
     def mean(self) -> float:
         """Mean return."""
-        return statistics.fmean(self.returns)
+        if self._are_finite:
+            return statistics.fmean(self.returns)
+        return sum(self.returns) / len(self.returns)
+
+    @property
+    def _are_finite(self) -> bool:
+        return all(map(math.isfinite, self.returns))
 
     @property
     def confidence(self) -> tuple[float, float]:
@@ -97,10 +103,10 @@ class Evaluation:
 
         It bounds the distance between the mean over these episodes and that over all episodes. It
         assumes independent episodes, and is too narrow for few and very skewed ones. Of a single
-        episode the bounds are infinite.
+        episode, and of returns that are not all finite, the bounds are infinite.
         """
         count = len(self.episodes)
-        if count < 2:
+        if count < 2 or not self._are_finite:
             return -math.inf, math.inf
         half = student_quantile(count - 1) * statistics.stdev(self.returns) / math.sqrt(count)
         return self.mean - half, self.mean + half
@@ -342,7 +348,10 @@ def _video_files(
         raise TypeError(f"video: expected a path, True or None, got {video!r}")
     if video is None or video is False:
         return {}
-    numbers = sorted(set(video_episodes))
+    wanted: list[Any] = [*video_episodes] if isinstance(video_episodes, Iterable) else [None]
+    if not all(map(is_whole, wanted)):
+        raise ValueError(f"video_episodes: expected whole numbers, got {video_episodes!r}")
+    numbers = sorted({int(one) for one in wanted})
     if numbers and not 0 <= numbers[0] <= numbers[-1] < count:
         raise ValueError(
             f"video_episodes: expected numbers from 0 to {count - 1}, the episodes that are "

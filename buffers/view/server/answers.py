@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import math
 import re
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import cast
 
 import numpy as np
 
+from ...base.untrusted_json import text_for_all
 from ...curation.selection import EpisodeSelection, format_ids
 from ...curation.stored_episode import StoredEpisode
 from ...pictures.encode import block_size, sprite, webp
@@ -415,18 +413,4 @@ def _page(
 def json_bytes(value: object) -> bytes:
     """The value as JSON; numbers that are not finite become the texts "nan", "inf" and "-inf"."""
     # All characters are ASCII, and no "<" is among them, so that no reader takes it for HTML.
-    try:
-        text = json.dumps(value, separators=(",", ":"), allow_nan=False)
-    except ValueError:
-        text = json.dumps(_finite(value), separators=(",", ":"), allow_nan=False)
-    return text.replace("<", "\\u003c").encode("ascii")
-
-
-def _finite(value: object) -> object:
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, dict):
-        return {key: _finite(one) for key, one in cast("dict[str, object]", value).items()}
-    if isinstance(value, list | tuple):
-        return [_finite(one) for one in cast("Sequence[object]", value)]
-    return value
+    return text_for_all(value, (",", ":")).replace("<", "\\u003c").encode("ascii")

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from queue import SimpleQueue
 from typing import TypeAlias
 
 import numpy as np
@@ -29,6 +30,7 @@ from .stores import OpenStore, ServedStore
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _UNFINISHED = ".part"  # the ending of a store that is being made
 _MOST_WAITING, _MOST_JOBS = 8, 100
+_STOP_SECONDS = 10.0
 
 
 class _Stopped(Exception):
@@ -78,7 +80,9 @@ class Exports:
         self._jobs: deque[_Job] = deque(maxlen=_MOST_JOBS)
         self._lock = threading.Lock()
         self._is_stopping = False
-        self._pool = ThreadPoolExecutor(1, "stepwell-view-export")
+        self._waiting: SimpleQueue[_Job | None] = SimpleQueue()
+        # A daemon, as a copy may hang for long: on a disk that does not answer, for instance.
+        self._thread = threading.Thread(target=self._work, name="stepwell-view-export", daemon=True)
         self._made = 0
 
     def jobs(self) -> list[dict[str, object]]:
@@ -114,14 +118,18 @@ class Exports:
             self._made += 1
             job = _Job(self._made, name, target, store, opened.id, chosen, facts)
             self._jobs.append(job)
-            self._pool.submit(self._run, job)
+            self._waiting.put(job)
+            if self._thread.ident is None:
+                self._thread.start()
             return job.to_json()
 
     def close(self) -> None:
         """Stop the export that runs, which leaves nothing, and those that wait."""
         with self._lock:
             self._is_stopping = True
-        self._pool.shutdown()
+        self._waiting.put(None)
+        if self._thread.ident is not None:
+            self._thread.join(_STOP_SECONDS)
 
     def _target(self, name: object) -> tuple[str, Path]:
         """The checked name and the path of a new store."""
@@ -142,6 +150,10 @@ class Exports:
         if os.path.lexists(target):
             raise BadRequest(f"name: {target} is there already; choose another name")
         return name, target
+
+    def _work(self) -> None:
+        for job in iter(self._waiting.get, None):
+            self._run(job)
 
     def _run(self, job: _Job) -> None:
         try:

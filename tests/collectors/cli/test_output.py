@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +12,7 @@ from stepwell.buffers.base.progress import fitted
 from stepwell.collectors.cli.collect import summary
 from stepwell.collectors.cli.output import Part, packed
 from stepwell.collectors.loop.report import CollectReport, collect_status
+from support.command_line import CommandLine
 
 parts = st.lists(
     st.builds(Part, st.text("abc", min_size=1, max_size=30), st.integers(0, 6)), min_size=1
@@ -69,3 +72,11 @@ def test_the_summary_says_where_the_time_went_and_how_to_get_the_same_data_again
         "policy 5%  write 5%  of 0:10 | 3 MB on disk  raw 352.8 MB  in runs/pong  "
         "digest 7c1e7c1e7c1e7c1e  seed 7"
     )
+
+
+def test_json_is_no_error_where_standard_output_is_closed(
+    stepwell: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("stdout", "__stdout__"):
+        monkeypatch.setattr(sys, name, None)
+    assert stepwell("formats --json").code == 0

@@ -39,12 +39,14 @@ def test_what_an_env_prints_is_not_in_the_json(workers: str) -> None:
         "import gymnasium\n"
         "def make():\n"
         "    print('made an env')\n"
-        "    return gymnasium.make('CartPole-v1')\n"
+        "    env = gymnasium.make('CartPole-v1')\n"
+        "    return gymnasium.wrappers.TransformReward(env, lambda reward: float('nan'))\n"
     )
-    command = "collect loud:make --num-envs 1 --steps 9 --out a --json --workers"
+    command = "collect loud:make --num-envs 1 --episodes 1 --out a --json --workers"
     done = run(*command.split(), workers)
     assert done.returncode == 0
-    assert json.loads(done.stdout)["total_steps"] == 9
+    found = json.loads(done.stdout, parse_constant=pytest.fail)
+    assert found["returns"] == ["nan"]
     assert "made an env" in done.stderr
 
 

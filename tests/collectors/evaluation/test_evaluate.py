@@ -371,6 +371,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         {"episodes": 3, "video": "v", "video_episodes": [-1, 2]},
         r"^video_episodes: .*0 to 2.*got \[-1, 2\]",
     ),
+    ({"episodes": 3, "video": True, "video_episodes": 5}, "^video_episodes: .*got 5"),
+    ({"episodes": 3, "video": True, "video_episodes": ["a"]}, r"^video_episodes: .*got \['a'\]"),
 ]
 
 

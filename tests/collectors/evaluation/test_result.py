@@ -68,6 +68,8 @@ def test_one_episode_has_no_interval_and_nothing_is_nan() -> None:
     assert (found.mean, found.median, found.min, found.max) == (12, 12, 12, 12)
     assert found.to_json()["confidence"] == [None, None]
     assert str(found).splitlines()[-1] == "1 episode  1,000 steps  mean return 12.0"
+    odd = evaluation_of([math.inf, -math.inf])
+    assert (math.isnan(odd.mean), odd.confidence) == (True, found.confidence)
 
 
 def test_json_holds_everything_that_is_plain() -> None:

@@ -626,6 +626,8 @@ def test_seeds_and_masks_of_a_wrong_length_are_refused(make: Make) -> None:
     envs = make([CounterEnv] * 2)
     with pytest.raises(ValueError, match=r"seed.*expected 2.*got 3"):
         envs.reset(seed=[1, 2, 3])
+    with pytest.raises(TypeError, match=r"^seed: .*got 1\.5"):
+        envs.reset(seed=1.5)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"reset_mask'\].*bool"):
         envs.reset(options={"reset_mask": np.array([1, 0])})
 

@@ -152,6 +152,8 @@ def test_an_end_of_the_server_leaves_no_half_store(
     assert is_running.wait(20)
     assert viewer.get("/api/exports")["exports"][1]["state"] == "running"
     assert post(viewer, {"name": "one"}).status == 400  # it is being written
+    threads = [each for each in threading.enumerate() if "view-export" in each.name]
+    assert {each.daemon for each in threads} == {True}  # a copy that hangs keeps no program
     closing = threading.Thread(target=viewer.exports.close)
     closing.start()
     while not viewer.exports._is_stopping:
