@@ -826,24 +826,6 @@ def test_a_replay_that_cannot_be_written_to_is_refused(tmp_path: Path) -> None:
         assert replay.steps == 2
 
 
-def test_rows_that_cannot_be_stored_do_not_stop_the_later_ones() -> None:
-    replay = SequenceReplayBuffer(seed=0)
-    with replay.writer(PLAIN) as writer:
-        walk(writer, 3)
-        writer.flush()
-        walk(writer, 3, begin=3)
-        with (
-            mock.patch.object(replay.storage, "add", side_effect=OSError("disk full")),
-            pytest.raises(OSError, match="disk full"),
-        ):
-            writer.flush()
-        walk(writer, 3, begin=6, end=True)
-    assert [e.fields["observation"].ravel().tolist() for e in replay.iter_episodes()] == [
-        [0, 1, 2, 3],
-        [6, 7, 8, 9],
-    ]
-
-
 def test_a_declared_field_that_the_spec_has_too_must_be_the_same() -> None:
     spec = Spec.from_spaces(*PLAIN, more=[Field("extra/value", "float32", (), "raw")])
     with SequenceReplayBuffer().writer(spec, extras={"value": np.float32(0)}) as writer:
