@@ -514,18 +514,6 @@ def add_one(buffer: EpisodeBuffer, number: int, *, known: bool, ended: bool = Fa
     buffer.add(**given | ({} if known else {"next_observation": None, "next_info": None}))
 
 
-def test_a_transition_with_an_unknown_result_is_taken_later() -> None:
-    buffer = EpisodeBuffer(MARKED, 1, chunk_rows=8)
-    add_one(buffer, 0, known=False)
-    (chunk,) = buffer.take(everything=True, newest=False)
-    assert (chunk.rows, chunk.end) == (1, End.NONE)
-    (chunk,) = buffer.take(everything=True, newest=True)
-    assert (chunk.first_row, chunk.rows, chunk.end) == (1, 1, End.PENDING)
-    add_one(buffer, 1, known=True, ended=True)
-    (chunk,) = buffer.take(everything=True, newest=False)
-    assert (chunk.first_row, chunk.rows, chunk.end) == (1, 2, End.TERMINATED)
-
-
 def test_a_cut_drops_a_transition_with_an_unknown_result_without_newest() -> None:
     for newest, rows in ((False, 2), (True, 3)):
         buffer = EpisodeBuffer(MARKED, 1, chunk_rows=8)
