@@ -113,6 +113,17 @@ def test_an_iterator_does_not_include_rows_added_meanwhile() -> None:
     assert found == [(0, 10, End.TERMINATED), (1, 10, End.TERMINATED), (2, 4, End.NONE)]
 
 
+def test_an_eviction_while_iterating_is_an_error() -> None:
+    replay = filled(capacity=32)
+    episodes = replay.iter_episodes()
+    tail = int(replay.storage.index.records["is_tail"].argmax())
+    for number in range(2, 20):
+        replay.add([chunk(number)])
+    base = replay.storage.index.base
+    with pytest.raises(NotEnoughData, match=rf"\bchunk {tail} .*\b{base}\b"):
+        list(episodes)
+
+
 def test_given_codecs_are_used() -> None:
     replay = filled(codecs={"observation": "raw"})
     assert replay.spec["observation"].codec == "raw"
