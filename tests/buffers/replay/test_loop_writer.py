@@ -694,7 +694,10 @@ def zero(value: float = 0) -> np.ndarray:
     ("changes", "kind", "words"),
     [
         ({"observation": np.zeros(1)}, SpecMismatch, ["observation", "float32", "float64"]),
+        ({"next_observation": np.zeros(2, np.float32)}, SpecMismatch, ["observation", "(2,)"]),
+        ({"action": 0.5}, SpecMismatch, ["action", "int64", "float64"]),
         ({"reward": "much"}, SpecMismatch, ["reward", "numbers"]),
+        ({"terminated": 0.5}, ValueError, ["terminated", "float64"]),
         ({"terminated": True, "next_observation": None}, ValueError, ["env 0", OBSERVED.name]),
         ({"env_ids": 1}, ValueError, ["env_ids", "1"]),
         ({"extras": {"value": 1}}, SpecMismatch, ["extras", "value"]),
