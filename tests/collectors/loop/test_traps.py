@@ -177,10 +177,6 @@ class Worth:
         return np.asarray(self.worth_of(observation), np.float32)
 
 
-def counted() -> Worth:
-    return Worth(lambda observation: observation[:, 1])
-
-
 @ALL_MODES
 @pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
 def test_21_what_is_held_stays_what_it_was(kind: type[Any], mode: AutoresetMode) -> None:
