@@ -291,18 +291,6 @@ def stacks_of(frames: list[list[int]]) -> dict[str, np.ndarray]:
 BOTH = np.array([True, True])
 
 
-@pytest.mark.parametrize(("padding", "pad"), [("zero", 0), ("repeat", 5)])
-def test_a_row_keeps_the_newest_frame_of_a_stack(padding: str, pad: int) -> None:
-    buffer = stacked(padding)
-    other = 7 if padding == "repeat" else 0
-    buffer.observe(stacks_of([[pad, pad, 5], [other, other, 7]]), is_first=BOTH)
-    buffer.act({"action": np.array([1, 0])})
-    buffer.observe(stacks_of([[pad, 5, 6], [other, 7, 8]]))
-    chunks = buffer.take(everything=True)
-    frames = [chunk.fields["observation"][:, 0, 0].tolist() for chunk in chunks]
-    assert frames == [[5, 6], [7, 8]]
-
-
 @pytest.mark.parametrize(
     ("padding", "begin", "second", "is_first"),
     [
