@@ -98,7 +98,7 @@ buffers/dropin/frame_history.py
   frame history: a stack goes on over a reset
   -             self._shown.extend(self._blank)
   +             pass
-  tests/buffers/dropin/test_frame_history.py::test_recent_frames_are_padded_at_a_reset_and_are_copies
+  tests/buffers/dropin/test_frame_history.py::test_every_transition_of_the_model_can_be_drawn_once
 buffers/dropin/memmap/episode_folder.py
   memmap: an episode more than allowed is kept
   - return max(0, self.total - self.config.max_episodes)

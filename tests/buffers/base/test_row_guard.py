@@ -35,6 +35,7 @@ def ctrl_c() -> None:
     signal.raise_signal(signal.SIGINT)
 
 
+EACH = pytest.mark.parametrize("kind", [RowGuard, InterruptGuard])
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
 
@@ -61,24 +62,40 @@ def test_between_rows_it_is_raised_at_once(guard: RowGuard) -> None:
         ctrl_c()
 
 
-def test_a_second_one_is_raised_at_once(guard: RowGuard) -> None:
-    done: list[int] = []
-    with pytest.raises(KeyboardInterrupt), guard:  # noqa: PT012  # the order matters
+@EACH
+def test_a_second_one_is_raised_at_once(kind: type, guard: RowGuard) -> None:
+    held, done = guard if kind is RowGuard else InterruptGuard(), list[int]()
+    with pytest.raises(KeyboardInterrupt), held:  # noqa: PT012  # the order matters
         ctrl_c()
         done.append(1)
         ctrl_c()
         done.append(2)
     assert done == [1]
-    with guard:
+    with held:
         done.append(3)
 
 
-def test_an_error_is_not_replaced(guard: RowGuard) -> None:
-    with pytest.raises(ZeroDivisionError), guard:  # noqa: PT012  # the order matters
+@EACH
+def test_an_error_is_not_replaced(kind: type, guard: RowGuard) -> None:
+    held = guard if kind is RowGuard else InterruptGuard()
+    with pytest.raises(ZeroDivisionError), held:  # noqa: PT012  # the order matters
         ctrl_c()
         raise ZeroDivisionError
-    with guard:  # nor does the Ctrl-C come later
-        pass
+    if held is guard:
+        with held:  # nor does the Ctrl-C come later
+            pass
+
+
+def test_during_a_collection_the_first_one_waits_for_the_check() -> None:
+    with InterruptGuard() as guard:
+        guard.check()
+        ctrl_c()
+        with pytest.raises(KeyboardInterrupt):
+            guard.check()
+        guard.check()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    with pytest.raises(KeyboardInterrupt), InterruptGuard():  # or for the end
+        ctrl_c()
 
 
 def test_python_s_handler_is_back_when_the_last_one_is_removed(guard: RowGuard) -> None:

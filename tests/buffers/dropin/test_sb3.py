@@ -771,12 +771,6 @@ def test_one_observation_is_not_that_of_all_envs() -> None:
     assert (their.observations[0] == np.arange(3)).all()
     with pytest.raises(ValueError, match=r"obs.*\(2, 3\).*\(3,\)"):
         our.add(**step)
-    flags = [{"TimeLimit.truncated": np.ones(1)}, {"TimeLimit.truncated": np.zeros(1)}]
-    marked = {**step, "obs": np.zeros((2, 3)), "infos": flags}
-    with pytest.raises(ValueError, match="broadcast"):
-        their.add(**marked)
-    our.add(**marked)
-    assert our.timeouts[0].tolist() == [1, 0]
 
 
 _UNFIT: dict[str, tuple[Any, str]] = {

@@ -15,7 +15,7 @@ import pytest
 
 from stepwell.buffers import Chunk, End, SequenceReplayBuffer, SpecMismatch
 from stepwell.buffers.libraries.d3rlpy_episodes import from_d3rlpy, to_d3rlpy
-from support.envs.recorded_envs import Listed, recorded, traces
+from support.envs.recorded_envs import recorded, traces
 from support.exchanged_stores import VECTOR, episodes_of, tagged_store
 
 HAS_D3RLPY = importlib.util.find_spec("d3rlpy") is not None
@@ -39,23 +39,6 @@ def d3rlpy_module(monkeypatch: pytest.MonkeyPatch) -> None:
         vars(dataset)["Episode"] = FakeEpisode
         monkeypatch.setitem(sys.modules, "d3rlpy", package)
         monkeypatch.setitem(sys.modules, "d3rlpy.dataset", dataset)
-
-
-def assert_equal(episode: Any, listed: Listed) -> None:
-    rows = listed.steps + (not listed.terminated[-1])
-    dummy = [0] * (rows - listed.steps)
-    assert np.array_equal(episode.observations, np.array(listed.observations)[:rows])
-    assert episode.actions.tolist() == [[int(a)] for a in [*listed.actions, *dummy]]
-    assert episode.rewards.tolist() == [[r] for r in [*listed.rewards, *dummy]]
-    assert episode.rewards.dtype == np.float32
-    assert episode.terminated == listed.terminated[-1]
-
-
-def test_episodes_equal_what_the_envs_did() -> None:
-    replay, listed = recorded(traces())
-    seen = [one for one in listed if one.steps]
-    for episode, one in zip(to_d3rlpy(replay), seen, strict=True):
-        assert_equal(episode, one)
 
 
 def test_a_round_trip_loses_only_final_observations() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from stepwell.buffers import bridges
 from stepwell.buffers.libraries.tianshou.batches import load_tianshou
 from stepwell.buffers.libraries.torchrl.batches import load_tensordict
 from support.exchanged_stores import tagged_store
+from support.libraries.missing import hide
 
 NONE: Any = None
 STORE = tagged_store()
@@ -48,17 +48,6 @@ CALLS: dict[str, tuple[str, str, Callable[[], object]]] = {
 }
 
 
-class Missing:
-    """Finds no module of a library."""
-
-    def __init__(self, library: str) -> None:
-        self._library = library
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
-        if name.partition(".")[0] == self._library:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-
 @pytest.fixture(autouse=True)
 def nothing_is_loaded() -> None:
     load_tianshou.cache_clear()
@@ -70,9 +59,7 @@ def test_a_missing_library_is_named(name: str, monkeypatch: pytest.MonkeyPatch) 
     library, install, call = CALLS[name]
     if "Minari" in name:
         pytest.importorskip("minari", reason="needs minari")
-    for loaded in [one for one in sys.modules if one.partition(".")[0] == library]:
-        monkeypatch.delitem(sys.modules, loaded)
-    monkeypatch.setattr(sys, "meta_path", [Missing(library), *sys.meta_path])
+    hide(library, monkeypatch)
     command = re.escape(install.replace("[", "'stepwell[").replace("]", "]'"))
     with pytest.raises(ImportError, match=rf"(?i){name}.*{library}.*pip install {command}"):
         call()

@@ -424,20 +424,6 @@ def test_ctrl_c_keeps_what_came_in() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shard", "noted"), [((1, 1), None), ((np.int64(2), np.int64(3)), [2, 3]), (None, None)]
-)
-def test_a_session_notes_its_shard_as_one_of_a_single_collector(shard: Any, noted: Any) -> None:
-    for collector_of in (
-        make,
-        lambda replay, shard: sw.Collector(walks(), "random", replay, shard=shard),
-    ):
-        replay = sw.SequenceReplayBuffer()
-        with collector_of(replay, shard=shard) as collector:
-            collector.collect(steps=8)
-        assert replay.sessions[0].get("shard") == noted
-
-
-@pytest.mark.parametrize(
     ("options", "named"),
     [
         ({"groups": 0}, "groups"),

@@ -22,6 +22,7 @@ import stepwell as sw
 from stepwell.collectors import EpisodeReport
 from stepwell.collectors.loop import curves
 from support.envs.fakes import CounterEnv, counters, zeros
+from support.libraries.missing import hide
 from support.programs import run_python
 
 needs_tensorboard = pytest.mark.skipif(
@@ -371,25 +372,10 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
 def test_a_missing_package_is_told_at_once(
     log: str, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in [name for name in sys.modules if name.partition(".")[0] == package]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setattr(sys, "path", [])
-    monkeypatch.setattr(sys, "path_importer_cache", {})
-    monkeypatch.setattr(sys, "meta_path", [Without(package), *sys.meta_path])
+    hide(package, monkeypatch)
     with pytest.raises(ImportError, match=f"pip install {package}$") as caught:
         collector(log)
     assert caught.value.name == package
-
-
-class Without:
-    """Finds no module of a package."""
-
-    def __init__(self, package: str) -> None:
-        self.package = package
-
-    def find_spec(self, name: str, *_: object) -> None:
-        if name.partition(".")[0] == self.package:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=self.package)
 
 
 @needs_tensorboard

@@ -435,11 +435,26 @@ def test_rows_of_other_spaces_are_refused_before_the_env_is_stepped(is_stored: b
 # Errors.
 
 
-def test_after_an_error_of_the_env_whole_rows_are_kept() -> None:
+class InterruptedEnv(CounterEnv):
+    """Ctrl-C comes in its fourth step."""
+
+    def step(self, action: Any) -> Any:
+        if self.t == 3:
+            signal.raise_signal(signal.SIGINT)
+        return super().step(action)
+
+
+@pytest.mark.parametrize(
+    ("make", "error"),
+    [(partial(CrashEnv, 4), ZeroDivisionError), (InterruptedEnv, KeyboardInterrupt)],
+)
+def test_after_an_error_of_the_env_or_ctrl_c_in_it_whole_rows_are_kept(
+    make: Any, error: type[BaseException]
+) -> None:
     replay = sw.SequenceReplayBuffer()
-    env = sw.record(SyncVectorEnv([partial(CrashEnv, 4), CounterEnv]), replay)
+    env = sw.record(SyncVectorEnv([make, CounterEnv]), replay)
     env.reset(seed=0)
-    with pytest.raises(ZeroDivisionError) as caught:  # noqa: PT012
+    with pytest.raises(error) as caught:  # noqa: PT012
         for _ in range(9):
             env.step(ZEROS)
     assert any("kept: 6 steps" in note for note in caught.value.__notes__)
@@ -499,26 +514,6 @@ def test_a_full_disk_is_told_and_the_rows_before_are_kept(tmp_path: Path) -> Non
 
 
 # Ctrl-C.
-
-
-def test_ctrl_c_in_the_env_drops_its_step() -> None:
-    class Interrupted(CounterEnv):
-        def step(self, action: Any) -> Any:
-            if self.t == 4 and self.episode == 0:
-                signal.raise_signal(signal.SIGINT)
-            return super().step(action)
-
-    env = sw.record(Interrupted(20), replay := sw.SequenceReplayBuffer())
-    env.reset(seed=0)
-    with pytest.raises(KeyboardInterrupt) as caught:  # noqa: PT012
-        for _ in range(9):
-            env.step(np.int64(1))
-    assert any("kept: 4 steps" in note for note in caught.value.__notes__)
-    assert replay.steps == 4
-    env.reset(seed=0)
-    env.step(np.int64(1))
-    env.close()
-    assert times(replay) == [[0, 1, 2, 3, 4], [0, 1]]
 
 
 @pytest.mark.proof
@@ -676,25 +671,6 @@ def test_an_episode_that_was_not_stored_leaves_its_number_to_others() -> None:
     assert [one.steps for one in replay.iter_episodes()] == [2, 2, 4, 4]
     assert [one.id for one in replay.iter_episodes()] == [0, 1, 2, 3]
     assert times(replay) == [[0, 1, 2]] * 2 + [[3, 4, 5, 6, 7]] * 2
-
-
-def test_a_collector_beside_a_recorded_env() -> None:
-    replay = sw.SequenceReplayBuffer()
-    env = sw.record(two(partial(CounterEnv, 9)), replay, flush_seconds=0)
-    loop(env, 3)
-    with sw.Collector(two(partial(CounterEnv, 4)), sw.RandomPolicy(), replay, seed=0) as collector:
-        for _ in range(2):
-            collector.collect(steps=6)
-            env.step(ZEROS)
-        env.step(ZEROS)
-    env.step(ZEROS)
-    env.close()
-    found: dict[Any, list[list[int]]] = {}
-    for one in replay.iter_episodes():
-        found.setdefault((one.metadata["session"], one.stream), []).append(times_of(one))
-    assert found[0, 0] == found[0, 1] == [list(range(8))]
-    assert found[1, 2] == found[1, 3] == [[0, 1, 2, 3, 4], [0, 1, 2]]
-    assert len(found) == 4
 
 
 def test_a_session_after_another_one_has_its_streams_again() -> None:

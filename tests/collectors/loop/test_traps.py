@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
-from gymnasium.wrappers import FrameStackObservation, TimeLimit
+from gymnasium.wrappers import FrameStackObservation
 
 import stepwell as sw
 from stepwell.buffers import Episode, SpecMismatch
@@ -175,26 +175,6 @@ class Worth:
 
     def value_of(self, observation: Any) -> np.ndarray:
         return np.asarray(self.worth_of(observation), np.float32)
-
-
-def counted() -> Worth:
-    return Worth(lambda observation: observation[:, 1])
-
-
-@pytest.mark.parametrize("mode", [NEXT_STEP, DISABLED])
-@pytest.mark.parametrize("copy", [True, False])
-def test_13_also_where_the_env_writes_into_the_array_it_gave(
-    mode: AutoresetMode, copy: bool
-) -> None:
-    make = lambda: TimeLimit(LiveBufferEnv(100), 3)  # noqa: E731
-    policy = Worth(lambda observation: observation[:, 0, 0])
-    rollout = rolled(vector([make] * 2, mode, copy=copy), 11, policy)
-    assert rollout.truncated.sum() == 6
-    ends = rollout.bootstrap
-    truncated = rollout.truncated[ends.step, ends.env]
-    assert np.asarray(ends.observation)[truncated, 0, 0].tolist() == [3] * int(truncated.sum())
-    _, returns = rollout.advantages(1.0, 0.0)
-    assert (returns[rollout.truncated] == 1 + 3).all()
 
 
 @ALL_MODES

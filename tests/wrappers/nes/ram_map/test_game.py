@@ -218,12 +218,6 @@ def tracker_of(tables: dict[str, Any], *bytes_at_0x10: int) -> tuple[GameTracker
 BYTE = {"address": 0x10, "type": "|u1"}
 
 
-def test_a_loss_pays_minus_the_penalty_and_nothing_of_the_reward() -> None:
-    tables = {"vars": {"lives": BYTE}, "reward": {"lives": {"reward": 2, "penalty": 5}}}
-    tracker, ram = tracker_of(tables, 3, 2, 4, 4)
-    assert list(played(tracker, ram)) == [-5, 4, 0]
-
-
 def test_a_gain_or_loss_above_the_limit_pays_nothing() -> None:
     tables = {"vars": {"x": BYTE}, "reward": {"x": {"reward": 2, "penalty": 5, "limit": 6}}}
     tracker, ram = tracker_of(tables, 3, 2, 9, 1, 7)
