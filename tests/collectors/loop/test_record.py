@@ -673,6 +673,25 @@ def test_an_episode_that_was_not_stored_leaves_its_number_to_others() -> None:
     assert times(replay) == [[0, 1, 2]] * 2 + [[3, 4, 5, 6, 7]] * 2
 
 
+def test_a_collector_beside_a_recorded_env() -> None:
+    replay = sw.SequenceReplayBuffer()
+    env = sw.record(two(partial(CounterEnv, 9)), replay, flush_seconds=0)
+    loop(env, 3)
+    with sw.Collector(two(partial(CounterEnv, 4)), sw.RandomPolicy(), replay, seed=0) as collector:
+        for _ in range(2):
+            collector.collect(steps=6)
+            env.step(ZEROS)
+        env.step(ZEROS)
+    env.step(ZEROS)
+    env.close()
+    found: dict[Any, list[list[int]]] = {}
+    for one in replay.iter_episodes():
+        found.setdefault((one.metadata["session"], one.stream), []).append(times_of(one))
+    assert found[0, 0] == found[0, 1] == [list(range(8))]
+    assert found[1, 2] == found[1, 3] == [[0, 1, 2, 3, 4], [0, 1, 2]]
+    assert len(found) == 4
+
+
 def test_a_session_after_another_one_has_its_streams_again() -> None:
     replay = sw.SequenceReplayBuffer()
     with sw.Collector(two(partial(CounterEnv, 4)), sw.RandomPolicy(), replay, seed=0) as collector:
