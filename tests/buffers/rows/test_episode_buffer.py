@@ -531,6 +531,11 @@ def test_an_observation_that_differs_from_the_last_one_begins_an_episode() -> No
         ({"extras": None}, SpecMismatch, r"^extras: .*'value'"),
         ({"info": {}}, SpecMismatch, r"^info: .*'lives'"),
         (
+            {"next_info": {"lives": np.zeros(2)}},
+            SpecMismatch,
+            r"'info/lives'.*\bint64\b.*\bfloat64\b",
+        ),
+        (
             {"next_observation": None, "truncated": np.array([False, True])},
             ValueError,
             r"^next_observation: .*\benv 1\b.*'info/observed'",
