@@ -104,6 +104,7 @@ def test_a_row_that_is_left_of_an_episode_is_no_data_set(format_: str) -> None:
 
 @pytest.mark.parametrize("format_", ["dreamerv3", "npz", "rlds"])
 def test_a_lost_beginning_is_noted_and_comes_back_from_npz_alone(format_: str) -> None:
+    require(format_)
     replay, late = SequenceReplayBuffer(), SequenceReplayBuffer()
     with replay.writer((spaces.Box(-1, 1, (2,)), spaces.Discrete(2))) as writer:
         rows = np.linspace(0, 1, 12, dtype=np.float32).reshape(6, 2)
